@@ -1,0 +1,51 @@
+# Everything a newcomer needs: `make demo`, then `make check`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ENGINE_VENV ?= .venv-engine
+
+.PHONY: help demo demo-glm check lint test reference check-engine check-long wheel clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /: /'
+
+$(VENV)/.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "stepscope needs Python 3.11 or newer; pass PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; on Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.stamp ## explain the bundled recording of a real engine
+	@$(BIN)/stepscope explain examples/vllm-cpu-tp2
+
+demo-glm: $(VENV)/.stamp ## explain the composed GLM-5.2 prefill case
+	@$(BIN)/stepscope explain examples/glm52-prefill
+
+check: lint test wheel ## lint, types, import contracts, tests, wheel (no engine, no browser)
+
+lint: $(VENV)/.stamp ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(VENV)/.stamp ## the fast tests
+	$(BIN)/pytest -n auto -m "not engine"
+
+wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and runs
+	tools/check_wheel.sh
+
+reference: $(VENV)/.stamp ## write docs/reference.md again from the declared tables
+	$(BIN)/python tools/write_reference.py
+
+check-engine: $(VENV)/.stamp ## install and start the real engine, and check against its scheduler
+	examples/install_engine.sh $(ENGINE_VENV)
+	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python $(BIN)/pytest -m engine
+
+check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark
+	$(BIN)/python benchmarks/reading.py
+
+clean: ## remove the environments and caches
+	rm -rf $(VENV) $(ENGINE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache

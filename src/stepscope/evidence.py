@@ -1,0 +1,50 @@
+"""How far a number can be trusted: Grade, Claim and Refusal.
+
+A share of time is only claimed for a mechanism whose inputs are recorded, derived, classified or joined; everything
+else is refused, and the refusal says what is missing and what would record it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Grade = Literal[
+    "recorded", "derived", "classified", "joined", "inferred", "modelled", "extrapolated", "simulated", "refused"
+]
+
+GRADES: dict[Grade, str] = {
+    "recorded": "stands in the capture as it is",
+    "derived": "exact arithmetic on recorded values",
+    "classified": "a catalog rule matched a name",
+    "joined": "from another file, aligned by step id or clock; the residual is given",
+    "inferred": "a pattern was recognised; the confidence is given",
+    "modelled": "computed by the cost model",
+    "extrapolated": "computed outside the range that a calibration covers",
+    "simulated": "produced by the simulator",
+    "refused": "not given: the evidence does not carry it",
+}
+
+assert tuple(GRADES) == get_args(Grade)
+
+CLAIMABLE: frozenset[Grade] = frozenset({"recorded", "derived", "classified", "joined"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One number with its unit, grade and source. `value` None means unknown, and `reason` says why."""
+
+    label: str
+    value: int | float | str | None
+    unit: str
+    grade: Grade
+    source: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a question lacks, and the exact setting that would record it."""
+
+    missing: str
+    record_with: str

@@ -1,0 +1,1 @@
+"""Explain turns steps and budgets into answers and refusals, question by question."""

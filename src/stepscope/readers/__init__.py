@@ -1,0 +1,1 @@
+"""A reader turns the bytes of one external format into an EventStore."""

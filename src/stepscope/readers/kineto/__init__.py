@@ -1,0 +1,1 @@
+"""Kineto JSON (PyTorch profiler traces), streamed: text in blocks -> typed events -> columns."""

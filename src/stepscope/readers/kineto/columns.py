@@ -1,0 +1,290 @@
+"""Batches of events -> columns: names interned, times as int64 ns, categories as kinds.
+
+Only complete events (X, and B with its E) become rows; instants, flows, counters and metadata are read and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.store.events import NO_ID, Events, Track
+from stepscope.store.schema import (
+    DEVICE_SCOPE,
+    FRAME,
+    KERNEL,
+    LAST_DEVICE_KIND,
+    MEMCPY,
+    MEMSET,
+    OP,
+    OTHER,
+    OVERHEAD,
+    RUNTIME,
+    SCOPE,
+)
+
+if TYPE_CHECKING:
+    from stepscope.intervals import Int64
+    from stepscope.readers.kineto.event import Event, ExactEvent
+    from stepscope.readers.kineto.text import Batch, Float64
+    from stepscope.store.events import Int8, Int32, Mask
+    from stepscope.store.health import HealthLog
+
+# category, lower-cased, as written by Kineto for CUDA, ROCm, XPU, MTIA, HPU and PrivateUse1 devices (2021 to 2026)
+CATEGORY_KIND: dict[str, int] = {
+    "kernel": KERNEL,
+    "mtia_ccp_events": KERNEL,
+    "hpu_op": KERNEL,
+    "gpu_memcpy": MEMCPY,
+    "memcpy": MEMCPY,
+    "gpu_memset": MEMSET,
+    "memset": MEMSET,
+    "cuda_runtime": RUNTIME,
+    "cuda_driver": RUNTIME,
+    "runtime": RUNTIME,
+    "xpu_runtime": RUNTIME,
+    "xpu_driver": RUNTIME,
+    "mtia_runtime": RUNTIME,
+    "privateuse1_runtime": RUNTIME,
+    "privateuse1_driver": RUNTIME,
+    "cpu_op": OP,
+    "operator": OP,
+    "user_annotation": SCOPE,
+    "nvtx": SCOPE,
+    "python_function": FRAME,
+    "gpu_user_annotation": DEVICE_SCOPE,
+    "overhead": OVERHEAD,
+    "trace": OVERHEAD,
+    "cpu_instant_event": OVERHEAD,
+}
+_COMPLETE, _BEGIN, _END, _META, _REST = range(5)
+_PHASES = {"X": _COMPLETE, "B": _BEGIN, "E": _END, "M": _META}
+
+_GET_PHASE = attrgetter("ph")
+_GET_CATEGORY = attrgetter("cat")
+_GET_NAME = attrgetter("name")
+_GET_DURATION = attrgetter("dur")
+_GET_TRACK = attrgetter("pid", "tid")
+
+
+class _Interner(dict[object, int]):
+    """Numbers new keys in the order in which they come."""
+
+    def __missing__(self, key: object) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class _Kinds(dict[str, int]):
+    """Category text -> kind, remembering the spelling; counts what it does not know."""
+
+    def __missing__(self, category: str) -> int:
+        self[category] = kind = CATEGORY_KIND.get(category.lower(), OTHER)
+        return kind
+
+
+# a start or duration that is not there; no capture lasts 292 years
+MISSING_NS = int(np.iinfo(np.int64).min)
+
+
+@dataclass(slots=True)
+class Columns:
+    """Column pieces, one per batch."""
+
+    health: HealthLog
+    names: _Interner = field(default_factory=_Interner)
+    threads: _Interner = field(default_factory=_Interner)
+    labels: dict[tuple[object, object], str] = field(default_factory=dict)
+    kinds: _Kinds = field(default_factory=_Kinds)
+    unknown: Counter[str] = field(default_factory=Counter)
+    ranges: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    pieces: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, batch: Batch) -> None:
+        """Append a batch's complete events; set B, E and M events aside."""
+        events, count = batch.events, len(batch.events)
+        phases = np.fromiter(map(_PHASE_OF.__getitem__, map(_GET_PHASE, events)), np.int8, count)
+        start_us = batch.start_us
+        if not (phases == _COMPLETE).all():
+            self._set_aside(events, phases)
+            rows = np.flatnonzero(phases == _COMPLETE)
+            events, count = [events[i] for i in rows.tolist()], len(rows)
+            start_us = None if start_us is None else start_us[rows]
+        kind = np.fromiter(map(self.kinds.__getitem__, map(_GET_CATEGORY, events)), np.int8, count)
+        track = np.fromiter(map(self.threads.__getitem__, map(_GET_TRACK, events)), np.int32, count)
+        self._count_unknown(events, kind)
+        self.pieces["kind"].append(kind)
+        self.pieces["track_id"].append(2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE))
+        self.pieces["name_id"].append(
+            np.fromiter(map(self.names.__getitem__, map(_GET_NAME, events)), np.int32, count)
+        )
+        self._add_times(events, start_us)
+        self.pieces["correlation_id"].append(_correlations(events, kind))
+
+    def _add_times(self, events: list[Event] | list[ExactEvent], start_us: Float64 | None) -> None:
+        if start_us is None:
+            start = _exact_ns([bytes(event.ts) for event in events], self.health)  # type: ignore[arg-type]
+            duration = _exact_ns([bytes(event.dur) for event in events], self.health)  # type: ignore[arg-type]
+        else:
+            start = _rounded_ns(start_us)
+            duration = _rounded_ns(np.fromiter(map(_GET_DURATION, events), np.float64, len(events)))
+        self.pieces["start_ns"].append(start)
+        self.pieces["duration_ns"].append(duration)
+
+    def _set_aside(self, events: list[Event] | list[ExactEvent], phases: Int8) -> None:
+        for i in np.flatnonzero((phases == _BEGIN) | (phases == _END)).tolist():
+            event = events[i]
+            at = _exact_ns([str(event.ts).encode() if isinstance(event.ts, float) else bytes(event.ts)], self.health)
+            kind = self.kinds[event.cat]
+            track = 2 * self.threads[event.pid, event.tid] + (kind <= LAST_DEVICE_KIND)
+            self.ranges.append((int(at[0]), int(phases[i]), kind, self.names[event.name], track))
+        for i in np.flatnonzero(phases == _META).tolist():
+            event = events[i]
+            if event.name == "thread_name" and event.args is not None and event.args.name:
+                self.labels[event.pid, event.tid] = event.args.name
+
+    def _count_unknown(self, events: list[Event] | list[ExactEvent], kind: Int8) -> None:
+        for i in np.flatnonzero(kind == OTHER).tolist():
+            self.unknown[events[i].cat] += 1
+
+    def to_events(self) -> Events:
+        """All pieces in one, B and E paired; times may still be MISSING_NS."""
+        self._pair_ranges()
+        for category, count in sorted(self.unknown.items()):
+            self.health.add("unknown_category", f"{category or '(none)'}: {count}", count)
+        columns = {name: self._joined(name) for name in ("kind", "track_id", "name_id", "start_ns", "duration_ns")}
+        return Events(correlation_id=self._joined("correlation_id"), **columns)
+
+    def _joined(self, name: str) -> np.ndarray:  # type: ignore[type-arg]
+        pieces = self.pieces.pop(name, [])
+        dtype = {"kind": np.int8, "track_id": np.int32, "name_id": np.int32}.get(name, np.int64)
+        return np.concatenate(pieces).astype(dtype, copy=False) if pieces else np.empty(0, dtype)  # type: ignore[arg-type]
+
+    def to_tracks(self) -> list[Track]:
+        """Two tracks a thread, host and device; `track_id` is a position in this list."""
+        tracks = []
+        for process, thread in self.threads:  # type: ignore[misc]  # every key is a pair
+            label = self.labels.get((process, thread))
+            for is_device in (False, True):
+                tracks.append(
+                    Track(
+                        process=_shown(process),
+                        thread=_shown(thread),
+                        is_device=is_device,
+                        device=_shown(process) if is_device else None,
+                        label=label,
+                    )
+                )
+        return tracks
+
+    def _pair_ranges(self) -> None:
+        """B with E, innermost first; a B that never ends is closed at the last timestamp."""
+        if not self.ranges:
+            return
+        ends = [int(np.max(s + np.maximum(d, 0))) for s, d in self._timed_pieces() if len(s)]
+        last_ns = max([at for at, *_ in self.ranges] + ends)
+        rows: list[tuple[int, int, int, int, int]] = []
+        open_ranges: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for at, phase, kind, name, track in sorted(self.ranges, key=lambda r: (r[0], r[1] == _BEGIN)):
+            stack = open_ranges[track]
+            if phase == _BEGIN:
+                stack.append((at, kind, name))
+            elif stack:
+                start, kind_open, name_open = stack.pop()
+                rows.append((start, at - start, kind_open, name_open, track))
+            else:
+                self.health.add("end_without_begin")
+        for track, stack in open_ranges.items():
+            for start, kind, name in stack:
+                self.health.add("begin_without_end", str(list(self.names)[name]))
+                rows.append((start, last_ns - start, kind, name, track))
+        if not rows:
+            return
+        for column, values in zip(
+            ("start_ns", "duration_ns", "kind", "name_id", "track_id"), zip(*rows, strict=True), strict=True
+        ):
+            self.pieces[column].append(np.array(values, np.int64))
+        self.pieces["correlation_id"].append(np.full(len(rows), NO_ID, np.int64))
+
+    def _timed_pieces(self) -> list[tuple[Int64, Int64]]:
+        return list(zip(self.pieces["start_ns"], self.pieces["duration_ns"], strict=True))  # type: ignore[arg-type]
+
+
+class _PhaseOf(dict[str, int]):
+    def __missing__(self, phase: str) -> int:
+        return _REST
+
+
+_PHASE_OF = _PhaseOf(_PHASES)
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _correlations(events: list[Event] | list[ExactEvent], kind: Int8) -> Int64:
+    """Correlation ids of device work and runtime calls; NO_ID for the rest."""
+    ids = np.full(len(events), NO_ID, np.int64)
+    for i in np.flatnonzero(kind <= RUNTIME).tolist():
+        args = events[i].args
+        if args is not None and args.correlation is not None:
+            ids[i] = _id(args.correlation)
+    return ids
+
+
+def _id(value: int | str) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        return NO_ID
+    return number if 0 <= number < 2**63 else NO_ID
+
+
+def _rounded_ns(microseconds: Float64) -> Int64:
+    """Float us -> ns, exact below 2^43 us: whole and fraction apart, so that no product rounds."""
+    missing = ~np.isfinite(microseconds)
+    if missing.any():
+        microseconds = np.where(missing, 0.0, microseconds)
+    whole = np.floor(microseconds)
+    ns = whole.astype(np.int64) * 1000
+    ns += np.rint((microseconds - whole) * 1000).astype(np.int64)
+    if missing.any():
+        ns[missing] = MISSING_NS
+    return ns
+
+
+def _exact_ns(texts: list[bytes], health: HealthLog) -> Int64:
+    """Decimal text of us -> ns, exact. Quotes are allowed; empty, null and text that is no number are missing."""
+    quoted = sum(text.startswith(b'"') for text in texts)
+    health.add("string_times", count=quoted)
+    return np.array([_exact_one(text.strip(b'"\t ')) for text in texts], np.int64)
+
+
+def _exact_one(text: bytes) -> int:
+    whole, _, fraction = text.partition(b".")
+    if whole.isdigit() and (not fraction or (fraction.isdigit() and len(fraction) <= 3)) and len(whole) < 16:
+        return int(whole) * 1000 + int((fraction + b"000")[:3])
+    try:
+        ns = int((Decimal(text.decode("ascii", "replace")) * 1000).to_integral_value())
+    except (InvalidOperation, ValueError, OverflowError):
+        return MISSING_NS
+    return max(min(ns, 2**62), -(2**62))  # still out of every range, and safe to add to
+
+
+def missing(values: Int64) -> Mask:
+    """Which times were not there."""
+    gone: Mask = values == MISSING_NS
+    return gone
+
+
+def as_tracks(track_id: Int32, tracks: list[Track]) -> tuple[Int32, list[Track]]:
+    """Drop tracks that no event is on."""
+    used = np.unique(track_id)
+    place = np.full(len(tracks), -1, np.int32)
+    place[used] = np.arange(len(used), dtype=np.int32)
+    return place[track_id], [tracks[i] for i in used.tolist()]

@@ -1,0 +1,159 @@
+"""A Kineto file -> an EventStore: reading, doubtful times, rank and parallel layout."""
+
+from __future__ import annotations
+
+import gc
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.readers.inflate import read_blocks
+from stepscope.readers.kineto.columns import Columns, as_tracks, missing
+from stepscope.readers.kineto.text import Document
+from stepscope.store.doubts import find_doubts
+from stepscope.store.events import EventCounts, Events, EventStore, Origin, order_events
+from stepscope.store.health import HealthLog
+from stepscope.store.schema import LAST_DEVICE_KIND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from stepscope.store.events import Mask
+
+NAME = "kineto"
+# unsigned 64-bit nanoseconds that wrapped below zero show as about 1.8e19; no clock reads 2^62 ns
+_MAX_NS = 2**61
+_YEAR_NS = 366 * 24 * 3600 * 10**9
+_FIRST = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[\[{]")
+
+
+def sniff(head: bytes) -> bool:
+    """Whether the first bytes of (inflated) text look like trace JSON. An empty file does, so that its error is clear."""
+    return not head.strip() or bool(_FIRST.match(head))
+
+
+def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore:
+    """Read one file.
+
+    Raises:
+        UnreadableTrace: it is empty or holds no list of events.
+        AmbiguousInput: it holds several documents.
+    """
+    health = HealthLog()
+    document = Document(path=str(path), health=health)
+    columns = Columns(health=health)
+    with _no_garbage_collection():
+        for batch in document.batches(read_blocks(path, health, on_progress)):
+            columns.add(batch)
+        events, tracks = columns.to_events(), columns.to_tracks()
+    counts = EventCounts(intact=document.intact, recovered=document.recovered, lost=document.lost)
+    if not counts.present:
+        health.add("no_events")
+    events = _mend_times(events, health)
+    track_id, tracks = as_tracks(events.track_id, tracks)
+    events = replace(events, track_id=track_id)
+    parts = order_events(events, [str(name) for name in columns.names], tracks)
+    find_doubts(parts.events, parts.tracks, health)
+    origin = _origin(path, document.metadata, health)
+    return EventStore(
+        origin=origin, events=parts.events, names=parts.names, tracks=parts.tracks, counts=counts, health=health.rows()
+    )
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of short-lived events without cycles: collecting them costs half of the time and finds nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _mend_times(e: Events, health: HealthLog) -> Events:
+    """Leave out rows without a usable time; cut unfinished ones at the end of the capture. Each is counted."""
+    no_start, no_duration = missing(e.start_ns), missing(e.duration_ns)
+    health.add("missing_start", count=int(no_start.sum()))
+    health.add("missing_duration", count=int((no_duration & ~no_start).sum()))
+    drop = no_start | no_duration
+    drop |= _count(health, "out_of_range_time", ~drop & _out_of_range(e, drop))
+    unfinished = ~drop & (e.duration_ns == -1000)
+    drop |= _count(health, "negative_duration", ~drop & ~unfinished & (e.duration_ns < 0))
+    on_device = e.kind <= LAST_DEVICE_KIND
+    drop |= _count(health, "zero_time_kernel", ~drop & on_device & (e.start_ns == 0) & (e.duration_ns == 0))
+    if unfinished.any():
+        health.add("unfinished_duration", count=int(unfinished.sum()))
+        settled = ~drop & ~unfinished
+        last_ns = int(e.end_ns[settled].max()) if settled.any() else int(e.start_ns[unfinished].max())
+        ends = np.maximum(e.start_ns, last_ns)
+        e = replace(e, duration_ns=np.where(unfinished, ends - e.start_ns, e.duration_ns))
+    if drop.any():
+        e = e.take(~drop)
+    health.add("zero_duration", count=int(((e.kind <= LAST_DEVICE_KIND) & (e.duration_ns == 0)).sum()))
+    return e
+
+
+def _count(health: HealthLog, code: str, rows: Mask) -> Mask:
+    health.add(code, count=int(rows.sum()))
+    return rows
+
+
+def _out_of_range(e: Events, unusable: Mask) -> Mask:
+    """Times that no clock reads, or a year and more away from the capture's own median."""
+    wild: Mask = (np.abs(e.start_ns) > _MAX_NS) | (e.duration_ns > _MAX_NS)
+    usable = e.start_ns[~unusable & ~wild]
+    if len(usable) >= 3:
+        middle = int(np.median(usable))
+        wild |= np.abs(np.clip(e.start_ns, -_MAX_NS, _MAX_NS) - middle) > _YEAR_NS
+    return wild
+
+
+# vLLM `dp0_pp0_tp1_dcp0_ep1_rank1.`, older vLLM `-rank-0.`, SGLang `-TP-3-DP-0`, others `rank_3`, `worker3`
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_AXIS_IN_NAME = re.compile(r"(?:^|[^a-z])(dp|pp|tp|dcp|pcp|ep|moe_ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
+
+
+def _origin(path: Path, metadata: Mapping[str, object], health: HealthLog) -> Origin:
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    parallel = {axis.lower(): int(index) for axis, index in _AXIS_IN_NAME.findall(path.name)}
+    rank, source = _rank(info, path.name, parallel)
+    if rank is None:
+        health.add("rank_unknown")
+    base = metadata.get("baseTimeNanoseconds")
+    if not isinstance(base, int):
+        health.add("no_base_time")
+    return Origin(
+        path=str(path),
+        reader=NAME,
+        rank=rank,
+        rank_source=source,
+        world_size=_whole(info.get("world_size")),
+        parallel=parallel,
+        base_time_ns=base if isinstance(base, int) else None,
+        metadata={key: value for key, value in metadata.items() if key != "traceEvents"},
+    )
+
+
+def _rank(info: Mapping[str, object], file_name: str, parallel: Mapping[str, int]) -> tuple[int | None, str]:
+    recorded = _whole(info.get("rank"))
+    if recorded is not None:
+        return recorded, "distributedInfo"
+    in_name = _RANK_IN_NAME.search(file_name)
+    if in_name:
+        return int(in_name[1]), "file name"
+    if "tp" in parallel and set(parallel) <= {"tp"}:
+        return parallel["tp"], "file name (TP index)"
+    return None, "unknown"
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+

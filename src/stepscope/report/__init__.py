@@ -1,0 +1,1 @@
+"""A report turns an account into a document, and a document into text, CSV or Markdown."""

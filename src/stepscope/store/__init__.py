@@ -1,0 +1,1 @@
+"""A store holds what was read from one capture, as columns; it knows nothing of models or reports."""
