@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO
 
+from contestants import HERE, CannotRunError, Peers, Reader, describe_versions, list_preparations
 from make_inputs import RECIPES, InputError, make_from_recipe
-from readers import HERE, CannotRunError, Peers, Reader, describe_versions, list_preparations
 
 BASELINE = "perfetto"
 RESULT_FILE = HERE / "results" / "reading.md"

@@ -141,13 +141,14 @@ def _unnamed(dialect: str, match: re.Match[str]) -> Annotation:
 def _marker(dialect: str, match: re.Match[str]) -> Annotation:
     rows = []
     for row in match["rows"].split(","):
-        request_id, query, kv, _cached, phase = row.rsplit(":", 4)
+        request_id, query, kv, hit, phase = row.rsplit(":", 4)
         rows.append(
             Row(
                 query_len=int(query),
                 context_len=int(kv) - int(query),
                 phase="prefill" if phase == "c" else "decode",
                 request_id=request_id,
+                prefix_hit_tokens=int(hit),
             )
         )
     return Annotation(dialect=dialect, kind="marker", shape=BatchShape.from_rows(tuple(rows)))

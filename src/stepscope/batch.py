@@ -18,12 +18,13 @@ StepPhase = Literal["prefill", "decode", "mixed", "empty"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One request in one step; lengths in tokens."""
+    """One request in one step; lengths in tokens. `prefix_hit_tokens`: found in the cache at admission."""
 
     query_len: int
     context_len: int
     phase: RowPhase
     request_id: str | None = None
+    prefix_hit_tokens: int | None = None
 
     @property
     def kv_len(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -28,15 +29,7 @@ DEVICE_KINDS = frozenset({"kernel", "memcpy", "memset"})
 DEVICE_CATEGORIES = frozenset({"compute", "kv", "comm"})
 
 _FAMILY_FIELDS = {"name": str, "category": str, "meaning": str}
-_RULE_FIELDS = {
-    "family": str,
-    "on": list,
-    "match": str,
-    "source": str,
-    "example": str,
-    "full": bool,
-    "weak": bool,
-}
+_RULE_FIELDS = {"family": str, "on": list, "match": str, "source": str, "example": str, "full": bool, "weak": bool}
 _OPTIONAL = frozenset({"full", "weak"})
 
 
@@ -54,7 +47,7 @@ class Rule:
     """One row of a catalog file.
 
     Attributes:
-        pattern: searched in the base name of a kernel, the `frame_name` of a frame, the name of anything else.
+        pattern: searched in a kernel's base name, in a frame's `frame_name`, in any other name as it is.
         where: "full" searches the whole recorded name instead, template arguments included.
         weak: a generic name (`aten::bmm`) that yields to an enclosing strong one; only said of the host's side.
         source: where the name comes from: the engine's or library's file, with the version where it matters.
@@ -88,7 +81,7 @@ class Placement:
     weak: bool
 
 
-_Matcher = tuple[re.Pattern[str], bool, Placement]
+_Matcher = tuple[re.Pattern[str], bool, Placement]  # the bool: search the whole name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +96,7 @@ class Catalog:
     def place(self, name: str, kind: Kind) -> Placement | None:
         """The place of a name, or None where no rule matches it.
 
-        Kernels that are literally called `kernel` or `device_kernel` are None: the op or frame that launched them knows.
+        Kernels literally called `kernel` or `device_kernel` are None: the op or frame that launched them knows.
         """
         key = (kind, name)
         if key not in self._places:
@@ -122,11 +115,10 @@ class Catalog:
         return None
 
 
-# --- Names ---------------------------------------------------------------------------------------------------------
+# --- Names
 
 _FRAME_LINE = re.compile(r"\(\d+\): ")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_ANONYMOUS = "(anonymous namespace)::"
 _MANGLED = re.compile(r"_Z(?:NK?)?(?=\d)")
 _LENGTH = re.compile(r"\d+")
 _PAIRS = {">": "<", ")": "("}
@@ -161,7 +153,7 @@ def base_name(name: str) -> str:
     text = name.partition(" [clone")[0].removesuffix(".kd")
     if text.startswith("_Z"):
         return _decode_mangled(text)
-    return _without_arguments(text.replace(_ANONYMOUS, "")).strip().rpartition(" ")[2] or name
+    return _without_arguments(text.replace("(anonymous namespace)::", "")).strip().rpartition(" ")[2] or name
 
 
 def _decode_mangled(name: str) -> str:
@@ -203,7 +195,7 @@ def _close_parenthesis(open_brackets: list[str]) -> None:
         pass
 
 
-# --- Calls of the device's runtime -----------------------------------------------------------------------------------
+# --- Calls of the device's runtime
 
 
 def is_launch(name: str) -> bool:
@@ -231,7 +223,7 @@ def _shipped() -> Catalog:
     return load_catalog()
 
 
-# --- Reading the files -------------------------------------------------------------------------------------------------
+# --- Reading the files
 
 
 def load_catalog(extra: Sequence[Path] = ()) -> Catalog:
@@ -240,14 +232,11 @@ def load_catalog(extra: Sequence[Path] = ()) -> Catalog:
     Raises:
         CatalogError: a file is no TOML, or breaks the format; the message names file, rule, field and what is known.
     """
-    shipped = sorted(
-        (entry for entry in (files("stepscope.budget") / "catalog").iterdir() if entry.name.endswith(".toml")),
-        key=lambda entry: entry.name,
-    )
-    own = [(str(path), _read_text(path)) for path in extra]
-    documents = [_read_document(name, text) for name, text in own]
-    documents += [_read_document(entry.name, entry.read_text(encoding="utf-8")) for entry in shipped]
-    families = _read_families(documents)
+    folder = files("stepscope.budget") / "catalog"
+    shipped = {entry.name: entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
+    documents = [_read_document(str(path), path) for path in extra]
+    documents += [_read_document(name, shipped[name]) for name in sorted(shipped)]
+    families = _read_families(reversed(documents))  # ours first: a repeated name is the user's
     rules = tuple(rule for document in documents for rule in _read_rules(document, families))
     return Catalog(families=tuple(families.values()), rules=rules, _matchers=_compile(rules))
 
@@ -255,35 +244,29 @@ def load_catalog(extra: Sequence[Path] = ()) -> Catalog:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
     file: str
-    families: list[Any]
-    rules: list[Any]
+    family: list[Any]
+    rule: list[Any]
 
 
-def _read_text(path: Path) -> str:
+def _read_document(file: str, source: Path | Traversable) -> _Document:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise CatalogError(str(path), f"cannot be read ({problem}). Give the path of a TOML file") from problem
-
-
-def _read_document(file: str, text: str) -> _Document:
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise CatalogError(file, f"is not TOML: {problem}") from problem
-    tables = {key: document.get(key, []) for key in ("family", "rule")}
-    if unknown := sorted(set(document) - set(tables)):
+        document = tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise CatalogError(file, f"cannot be read ({problem}). Give the path of a TOML file") from problem
+    except ValueError as problem:  # no UTF-8, or no TOML
+        raise CatalogError(file, f"is not TOML ({problem}). Correct it there") from problem
+    if unknown := sorted(set(document) - {"family", "rule"}):
         raise CatalogError(file, f"has the unknown key '{unknown[0]}'. Known: [[family]] and [[rule]]. Remove it")
-    for key, table in tables.items():
+    for key, table in document.items():
         if not isinstance(table, list):
             raise CatalogError(file, f"'{key}' is no list of tables. Write [[{key}]], with two brackets")
-    return _Document(file=file, families=tables["family"], rules=tables["rule"])
+    return _Document(file=file, family=document.get("family", []), rule=document.get("rule", []))
 
 
 def _read_families(documents: Iterable[_Document]) -> dict[str, Family]:
     families: dict[str, Family] = {}
     for document in documents:
-        for ordinal, row in enumerate(document.families, start=1):
+        for ordinal, row in enumerate(document.family, start=1):
             place = f"family {ordinal}"
             _check_fields(document.file, place, row, _FAMILY_FIELDS)
             _check_known(document.file, f"{place}, field 'category'", row["category"], CATEGORIES)
@@ -294,9 +277,7 @@ def _read_families(documents: Iterable[_Document]) -> dict[str, Family]:
 
 
 def _read_rules(document: _Document, families: Mapping[str, Family]) -> list[Rule]:
-    return [
-        _read_rule(document.file, ordinal, row, families) for ordinal, row in enumerate(document.rules, start=1)
-    ]
+    return [_read_rule(document.file, ordinal, row, families) for ordinal, row in enumerate(document.rule, start=1)]
 
 
 def _read_rule(file: str, ordinal: int, row: dict[str, Any], families: Mapping[str, Family]) -> Rule:
