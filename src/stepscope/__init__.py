@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from stepscope.explain.account import explain
+    from stepscope.answers.account import explain
     from stepscope.readers.registry import open_trace
     from stepscope.steps.step import find_steps
     from stepscope.store.run import import_run, open_run
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "explain", "find_steps", "import_run", "open_run", "open_trace"]
 
 _HOMES = {
-    "explain": "stepscope.explain.account",
+    "explain": "stepscope.answers.account",
     "find_steps": "stepscope.steps.step",
     "import_run": "stepscope.store.run",
     "open_run": "stepscope.store.run",

@@ -8,6 +8,7 @@ None means not recorded. The trace wing observes a shape, the model wing prices 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal
 
 from stepscope.errors import InvariantBroken
@@ -52,6 +53,25 @@ class PhaseSums:
             query_sq_sum=sum(r.query_len**2 for r in rows),
             query_kv_sum=sum(r.query_len * r.kv_len for r in rows),
         )
+
+    def query_lens(self) -> tuple[int, ...] | None:
+        """Each row's query_len where the sums fix them: one row, or two rows by Σq and Σq². Longest first.
+
+        >>> PhaseSums(num_requests=2, query_sum=16384, query_sq_sum=260177920).query_lens()
+        (16128, 256)
+        """
+        if self.num_requests == 0:
+            return ()
+        if self.query_sum is None or self.num_requests is None:
+            return None
+        if self.num_requests == 1:
+            return (self.query_sum,)
+        if self.num_requests == 2 and self.query_sq_sum is not None:
+            difference = isqrt(max(2 * self.query_sq_sum - self.query_sum**2, 0))
+            longer, odd = divmod(self.query_sum + difference, 2)
+            pair = (longer, self.query_sum - longer)
+            return None if odd or pair[0] ** 2 + pair[1] ** 2 != self.query_sq_sum else pair
+        return None
 
 
 NO_ROWS = PhaseSums(num_requests=0, query_sum=0, kv_sum=0, query_sq_sum=0, query_kv_sum=0)

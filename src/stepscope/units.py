@@ -25,6 +25,15 @@ def show_ns(duration_ns: int | None) -> str:
     return f"{duration_ns} ns"
 
 
+def show_ms(duration_ns: int | None) -> str:
+    """A duration in ms with two decimals, for columns that are read downwards.
+
+    >>> show_ms(1_703_000_000), show_ms(None)
+    ('1703.00', '-')
+    """
+    return UNKNOWN if duration_ns is None else f"{duration_ns / 1_000_000:.2f}"
+
+
 def show_fraction(fraction: float | None) -> str:
     """A fraction as percent with one decimal.
 

@@ -85,9 +85,7 @@ CASES = (
         has_base=True,
         health={"gzip_truncated": 1, "truncated_file": 1, "event_lost": 1},
     ),
-    Case(
-        file="18_gz_two_members_one_doc.json.gz", intact=2, rows=2, has_base=True, health={"gzip_several_members": 1}
-    ),
+    Case(file="18_gz_two_members_one_doc.json.gz", intact=2, rows=2, has_base=True, health={"gzip_several_members": 1}),
     Case(
         file="20_gz_interleaved_garbage.json.gz",  # 40 bytes of a member, then the whole member
         intact=2,
@@ -222,7 +220,10 @@ TIMES: tuple[tuple[str, list[tuple[str, int, int]]], ...] = (
     ("50_BE_unfinished.json", [("outer", 0, 9_000), ("inner", 5_000, 4_000)]),
     ("52_X_overlap_same_stream.json", [("A", 3_000, 3_776), ("B", 5_000, 2_000)]),
     ("54_dur_overflows_next.json", [("fmha", 0, 1_600_000_000), ("gemm", 30_000, 20_000), ("gemm", 55_000, 20_000)]),
-    ("72_prev_session_kernel.json", [("stale", -4_000_000, 4_090_000), ("ProfilerStep#0", 100_000, 50_000), ("a", 110_000, 5_000)]),
+    (
+        "72_prev_session_kernel.json",
+        [("stale", -4_000_000, 4_090_000), ("ProfilerStep#0", 100_000, 50_000), ("a", 110_000, 5_000)],
+    ),
 )
 
 
@@ -234,7 +235,10 @@ def test_times_are_exact_to_the_nanosecond(file: str, expected: list[tuple[str, 
 def test_base_time_makes_two_ranks_comparable() -> None:
     # 2,678,400,000,000 us is the difference of the two bases: both kernels start at one wall-clock instant
     first, second = open_trace(ROBUST / "40*.json").stores
-    assert (first.origin.base_time_ns, second.origin.base_time_ns) == (1_767_225_600_000_000_000, 1_764_547_200_000_000_000)
+    assert (first.origin.base_time_ns, second.origin.base_time_ns) == (
+        1_767_225_600_000_000_000,
+        1_764_547_200_000_000_000,
+    )
     starts = [int(s.events.start_ns[0]) for s in (first, second)]
     assert starts == [100_000, 2_678_400_000_100_000]
     assert (first.origin.base_time_ns or 0) + starts[0] == (second.origin.base_time_ns or 0) + starts[1]
@@ -279,7 +283,9 @@ def test_category_case_and_vendor_do_not_hide_device_work() -> None:
 
 def test_a_mirrored_annotation_is_no_kernel() -> None:
     store = read("65_gpu_user_annotation_no_stream.json")
-    assert [n for n, work in zip(timeline(store), store.device_work.tolist(), strict=True) if work] == [("k", 1_000, 5_000)]
+    assert [n for n, work in zip(timeline(store), store.device_work.tolist(), strict=True) if work] == [
+        ("k", 1_000, 5_000)
+    ]
 
 
 def test_a_category_nobody_knows_is_kept_as_other() -> None:
@@ -288,7 +294,9 @@ def test_a_category_nobody_knows_is_kept_as_other() -> None:
 
 
 def test_an_empty_file_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UnreadableTrace, match=r"23_empty\.json: the file is empty\. .*let the profiler finish writing") as caught:
+    with pytest.raises(
+        UnreadableTrace, match=r"23_empty\.json: the file is empty\. .*let the profiler finish writing"
+    ) as caught:
         read("23_empty.json")
     assert caught.value.path.endswith("23_empty.json")
 

@@ -71,9 +71,7 @@ def partition(store: EventStore, table: StepTable, placements: Placements) -> Pa
     if table.windows.lane == "device":
         result = _device_partition(store, table, placements)
     elif table.windows.lane == "none":
-        result = Partition(
-            span=table.windows.span, parts={NOT_RECORDED: span(*table.windows.span)}, busy={}
-        )
+        result = Partition(span=table.windows.span, parts={NOT_RECORDED: span(*table.windows.span)}, busy={})
     else:
         result = _host_partition(store, table, placements)
     result.check()
@@ -122,9 +120,7 @@ def _earliest_first(store: EventStore, rows: Int64, placements: Placements) -> d
     start, end, account = e.start_ns[rows], e.end_ns[rows], placements.account[rows]
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1])) if len(rows) else start
     begin = np.maximum(start, reach)
-    return {
-        placements.accounts[i]: union(begin[account == i], end[account == i]) for i in np.unique(account).tolist()
-    }
+    return {placements.accounts[i]: union(begin[account == i], end[account == i]) for i in np.unique(account).tolist()}
 
 
 def _split_idle(store: EventStore, table: StepTable, placements: Placements, idle: Spans) -> dict[Account, Spans]:
@@ -156,9 +152,7 @@ def _in_steps(store: EventStore, table: StepTable, placements: Placements) -> Sp
     e = store.events
     inside = placements.of_family(*_HOST_ENVELOPES) & ((e.kind == FRAME) | (e.kind == SCOPE))
     ranges = [step.boundary for step in table.counted if step.boundary.first_work is None]
-    steps = union(
-        np.array([b.start_ns for b in ranges], np.int64), np.array([b.end_ns for b in ranges], np.int64)
-    )
+    steps = union(np.array([b.start_ns for b in ranges], np.int64), np.array([b.end_ns for b in ranges], np.int64))
     return merge([steps, _on_worker(store, table, inside | (e.kind == OP) | (e.kind == RUNTIME))])
 
 
@@ -222,7 +216,11 @@ def _host_causes(
     others = ~here & placements.of_category("comm") & ((e.kind == OP) | (e.kind == SCOPE))
     collective = union(e.start_ns[others], e.end_ns[others])
     in_steps = _in_steps(store, table, placements)
-    return ((("comm", "collective"), intersect(collective, in_steps)), (PYTHON, in_steps), (WORKER, _known(store, table)))
+    return (
+        (("comm", "collective"), intersect(collective, in_steps)),
+        (PYTHON, in_steps),
+        (WORKER, _known(store, table)),
+    )
 
 
 def _host_busy(store: EventStore, placements: Placements, whole: Spans) -> dict[str, Spans]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from stepscope.store.launches import NO_LAUNCH, find_launches
-from stepscope.store.schema import FRAME, KINDS, LAST_DEVICE_KIND, OP, SCOPE
+from stepscope.store.schema import FRAME, KINDS, LAST_DEVICE_KIND, MEMCPY, MEMSET, OP, SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,8 +68,13 @@ def place_events(store: EventStore, catalog: Catalog) -> Placements:
     e = store.events
     account, is_weak = account_of[e.kind, e.name_id], weak_of[e.kind, e.name_id]
     on_device = e.kind <= LAST_DEVICE_KIND
-    if (untelling := on_device & (account == NO_ACCOUNT)).any():
-        account[untelling] = _from_launcher(store, account, is_weak, accounts, untelling)
+    copies = (e.kind == MEMCPY) | (e.kind == MEMSET)
+    untelling = on_device & ~copies & np.array([name in _UNTELLING for name in store.names] or [False])[e.name_id]
+    if (asked := copies | untelling).any():
+        launcher = _from_launcher(store, account, is_weak, accounts, asked)
+        kv = np.array([category == "kv" for category, _ in accounts] + [False])
+        account = np.where(untelling | (copies & kv[launcher]), launcher, account).astype(np.int32)
+    account[on_device & (account == NO_ACCOUNT)] = 0
     matched = on_device & (account > 0)
     return Placements(
         accounts=tuple(accounts),
@@ -102,29 +107,32 @@ def _kind(code: int) -> Literal["kernel", "memcpy", "memset", "op", "scope", "fr
 
 
 def _from_launcher(
-    store: EventStore, account: Int32, is_weak: Mask, accounts: dict[Account, int], wanted: Mask
+    store: EventStore, account: Int32, is_weak: Mask, accounts: dict[Account, int], asked: Mask
 ) -> Int32:
-    """Accounts of device events whose name says nothing: that of the op or frame that launched them, else unmatched."""
+    """Per event, the account of the operation or function that launched it, where it was asked for and is known.
+
+    A kernel called `kernel` says nothing itself; a copy of the KV data path is known by what launched it alone.
+    """
     e = store.events
     row, launch = find_launches(e)
-    found = np.zeros(len(e), np.int32)
+    found = np.full(len(e), NO_ACCOUNT, np.int32)
     # a kernel that a preparing function launches is the device's side of that preparation
     inputs = accounts.setdefault(STEP_INPUTS, len(accounts))
     telling = np.array([c in _WORK or f in _PREPARES for c, f in accounts] + [False])
     prepares = [i for i, (_, family) in enumerate(accounts) if family in _PREPARES]
     account = np.where(np.isin(account, prepares), inputs, account).astype(np.int32)
     host = (e.kind == OP) | (e.kind == FRAME) | (e.kind == SCOPE)
-    tells = np.array([name in _UNTELLING for name in store.names])[e.name_id[row]]
-    linked = wanted[row] & (launch != NO_LAUNCH) & tells
+    linked = asked[row] & (launch != NO_LAUNCH)
     for track in np.unique(e.track_id[launch[linked]]).tolist():
-        own = host & (e.track_id == track) & telling[account]
-        pieces = flatten(store, own, account, is_weak)
+        pieces = flatten(store, host & (e.track_id == track) & telling[account], account, is_weak)
+        if not len(pieces.starts):
+            continue
         here = linked & (e.track_id[launch] == track)
         times = e.start_ns[launch[here]]
-        place = np.searchsorted(pieces.starts, times, side="right") - 1
-        inside = (place >= 0) & (times < pieces.ends[np.maximum(place, 0)]) if len(pieces.starts) else place >= 0
+        place = np.maximum(np.searchsorted(pieces.starts, times, side="right") - 1, 0)
+        inside = (pieces.starts[place] <= times) & (times < pieces.ends[place])
         found[row[here][inside]] = pieces.labels[place[inside]]
-    return found[wanted]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +144,7 @@ class Pieces:
     labels: Int64
 
 
-def flatten(
-    store: EventStore, rows: Mask, account: Int32, is_weak: Mask, self_account: Int32 | None = None
-) -> Pieces:
+def flatten(store: EventStore, rows: Mask, account: Int32, is_weak: Mask, self_account: Int32 | None = None) -> Pieces:
     """Nested ranges of one thread -> pieces, each with the account of the innermost range that decides there.
 
     `self_account` is what a range's own time goes to, where that is not what it passes on to weak ranges inside.

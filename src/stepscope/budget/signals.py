@@ -107,7 +107,9 @@ def find_signals(store: EventStore, budget: RankBudget) -> tuple[Signal, ...]:
 def _outermost(store: EventStore, budget: RankBudget, kind: SignalKind) -> Int64:
     """Rows of a signal that stand in no other row of the same signal on their own track."""
     e = store.events
-    rows = np.flatnonzero(budget.placements.of_family(*kind.families) & np.isin(e.kind, kind.kinds))
+    # with a device lane, an operation is only the launch of its kernels: counting both would count it twice
+    kinds = [k for k in kind.kinds if k != OP or not budget.coverage.num_kernels]
+    rows = np.flatnonzero(budget.placements.of_family(*kind.families) & np.isin(e.kind, kinds))
     kept = []
     for track in np.unique(e.track_id[rows]).tolist():
         own = rows[e.track_id[rows] == track]

@@ -27,7 +27,7 @@ NOT_RECORDED = "not recorded"
 def split_supply(
     store: EventStore, budget: RankBudget, others: Sequence[EventStore], catalog: Catalog
 ) -> dict[str, int] | None:
-    """ns of supply wait per activity of the other processes; None where no other process can be laid beside it."""
+    """Ns of supply wait per activity of the other processes; None where no other process can be laid beside it."""
     waits = merge([part for (category, _), part in budget.partition.parts.items() if category == "supply"])
     base = store.origin.base_time_ns
     usable = [other for other in others if other.origin.base_time_ns is not None and len(other.events)]

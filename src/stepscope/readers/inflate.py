@@ -57,31 +57,35 @@ def _chunks(source: BinaryIO, on_progress: Callable[[int], None] | None) -> Iter
 
 def _inflate(chunks: Iterator[bytes], health: HealthLog) -> Iterator[bytes]:
     """Inflate member by member. `fed` is what the current member was given last, to look for a magic number in."""
-    member, num_members, fed = isal_zlib.decompressobj(wbits=31), 1, b""
+    member, num_members, fed, is_lost = None, 0, b"", False
     for chunk in chunks:
-        pending = chunk
+        pending = fed + chunk if is_lost else chunk
         while pending:
+            if member is None:
+                # between members, zero bytes are padding; behind a broken one, all is skipped up to the next
+                pending, fed = _from_magic(pending) if is_lost else (pending.lstrip(b"\0"), b"")
+                if not pending:
+                    break
+                member, num_members, is_lost = isal_zlib.decompressobj(wbits=31), num_members + 1, False
             try:
                 text = member.decompress(pending)
-            except (isal_zlib.error, zlib.error) as error:
+            except (isal_zlib.error, zlib.error) as error:  # type: ignore[misc]  # the stub declares a value
                 health.add("gzip_member_lost", f"member {num_members}: {error}")
-                pending = _from_next_magic(fed + pending)
-                member, num_members, fed = isal_zlib.decompressobj(wbits=31), num_members + bool(pending), b""
+                member, is_lost, pending = None, True, (fed + pending)[1:]  # without its own magic number
                 continue
             if text:
                 yield text
-            if not member.eof:
+            if member.eof:
+                member, pending = None, member.unused_data
+            else:
                 fed, pending = (fed + pending)[-2 * _READ_BYTES :], b""
-                continue
-            pending = member.unused_data.lstrip(b"\0")  # padding with zero bytes is allowed between members
-            member, num_members, fed = isal_zlib.decompressobj(wbits=31), num_members + bool(pending), b""
     if num_members > 1:
         health.add("gzip_several_members", f"{num_members} members")
-    if fed:
+    if member is not None:
         health.add("gzip_truncated")
 
 
-def _from_next_magic(data: bytes) -> bytes:
-    """From the next member on; a member's own magic number, at the very start, does not count."""
-    at = data.find(GZIP_MAGIC, 1)
-    return data[at:] if at >= 0 else b""
+def _from_magic(data: bytes) -> tuple[bytes, bytes]:
+    """(from the next member on, what may be the start of its magic number if it is not there yet)."""
+    at = data.find(GZIP_MAGIC)
+    return (data[at:], b"") if at >= 0 else (b"", data[1 - len(GZIP_MAGIC) :])

@@ -17,6 +17,7 @@ from isal import isal_zlib
 from stepscope.errors import AmbiguousInput, BadInput, UnreadableTrace
 from stepscope.readers import inflate
 from stepscope.readers.kineto import reader as kineto
+from stepscope.store.run import is_run, open_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,8 +94,8 @@ def _head(path: Path) -> bytes:
         return head
     try:
         return isal_zlib.decompressobj(wbits=31).decompress(head)
-    except isal_zlib.error:
-        return b"{"  # a broken first member: let the reader find the next one
+    except isal_zlib.error:  # type: ignore[misc]  # the stub declares a value
+        return b"["  # a broken first member: let the reader find the next one
 
 
 def choose_reader(path: Path) -> Reader:
@@ -104,7 +105,7 @@ def choose_reader(path: Path) -> Reader:
         UnreadableTrace: none does.
     """
     head = _head(path)
-    others = tuple(point.load() for point in entry_points(group="stepscope.readers"))
+    others: tuple[Reader, ...] = tuple(point.load() for point in entry_points(group="stepscope.readers"))
     for reader in (*others, *READERS):
         if reader.sniff(head):
             return reader
@@ -112,16 +113,16 @@ def choose_reader(path: Path) -> Reader:
     raise UnreadableTrace(str(path), "this is no format that a reader knows", f"Known readers: {known}")
 
 
-def open_trace(
-    source: str | Path, *, on_progress: Callable[[int], None] | None = None
-) -> Trace:
-    """Read a file, a directory (all ranks) or a glob; `on_progress` gets the number of file bytes just read.
+def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None = None) -> Trace:
+    """Read a file, a directory (all ranks), a glob or a Run folder; `on_progress` gets the number of file bytes just read.
 
     Raises:
         BadInput: there is nothing to read.
         UnreadableTrace: a file is no trace.
         AmbiguousInput: one rank is there twice, or one file holds several documents.
     """
+    if is_run(Path(source).expanduser()):
+        return Trace(source=str(source), stores=open_run(Path(source).expanduser()))
     stores = [choose_reader(path).read(path, on_progress) for path in find_files(source)]
     _refuse_duplicates(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))

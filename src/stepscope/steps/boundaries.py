@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # the engine's step function on the host, for captures without annotations (vLLM V1 and V2 runners, SGLang)
 _STEP_FUNCTION = re.compile(
-    r"(?:gpu_worker|cpu_worker|xpu_worker|worker_v1|tp_worker)\.py(?:\(\d+\))?: (?:execute_model|forward_batch_generation)$"
+    r"(?:gpu_worker|cpu_worker|xpu_worker|worker_v1|tp_worker)\.py(?:\(\d+\))?: "
+    r"(?:execute_model|forward_batch_generation)$"
 )
 _PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
 _MIN_REPEATS = 3
@@ -186,10 +187,15 @@ def _outermost_first(store: EventStore, rows: Mask) -> list[tuple[int, int, int,
 
 
 def _with_inner(outer: Boundary, inner: Annotation) -> Boundary:
-    """What the inner range knows and the outer does not. If they disagree, the engine's own annotation is right:
-    a marker can run one step ahead of it when a profile starts late."""
+    """What the inner range knows and the outer does not.
+
+    If they disagree, the engine's own annotation is right: a marker can run a step ahead when a profile starts late.
+    """
     a, b = outer.shape, inner.shape
-    if None not in (a.num_scheduled_tokens, b.num_scheduled_tokens) and a.num_scheduled_tokens != b.num_scheduled_tokens:
+    if (
+        None not in (a.num_scheduled_tokens, b.num_scheduled_tokens)
+        and a.num_scheduled_tokens != b.num_scheduled_tokens
+    ):
         return replace(outer, shape=b, source=inner.dialect) if inner.kind == "step" else outer
     shape = BatchShape(
         prefill=_merged_sums(a.prefill, b.prefill),

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalSkew:
-    """Times in ns over all matched instances; `late_rank` arrives last where the skew is largest."""
+    """Times in ns over all matched instances. `awaited_ns`: per rank, the skew of the instances that it was last at."""
 
     num_instances: int
     residual_ns: int
     total_skew_ns: int
     largest_skew_ns: int
-    late_rank: int
-    late_start_ns: int
-    late_counts: dict[int, int]
+    largest_late_rank: int
+    awaited_ns: dict[int, int]
+
+    @property
+    def late_rank(self) -> int:
+        """The rank that the others wait for most."""
+        return max(self.awaited_ns, key=lambda rank: (self.awaited_ns[rank], -rank))
 
     @property
     def is_evidence(self) -> bool:
@@ -48,11 +52,12 @@ def find_skew(stores: Sequence[EventStore], collectives: Sequence[Int64]) -> Arr
         return "no collective is recorded"
     if len(counts) > 1:
         return f"the ranks hold different numbers of collectives ({', '.join(str(len(rows)) for rows in collectives)})"
-    names = [[store.names[i] for i in store.events.name_id[rows].tolist()] for store, rows in zip(stores, collectives, strict=True)]
+    pairs = list(zip(stores, collectives, strict=True))
+    names = [[store.names[i] for i in store.events.name_id[rows].tolist()] for store, rows in pairs]
     if any(other != names[0] for other in names[1:]):
         return "the ranks' collectives differ in kind or order"
-    start = np.stack([_absolute(store, store.events.start_ns[rows]) for store, rows in zip(stores, collectives, strict=True)])
-    end = np.stack([_absolute(store, store.events.end_ns[rows]) for store, rows in zip(stores, collectives, strict=True)])
+    start = np.stack([_absolute(store, store.events.start_ns[rows]) for store, rows in pairs])
+    end = np.stack([_absolute(store, store.events.end_ns[rows]) for store, rows in pairs])
     skew = start.max(axis=0) - start.min(axis=0)
     worst = int(np.argmax(skew))
     last = np.argmax(start, axis=0)
@@ -62,9 +67,8 @@ def find_skew(stores: Sequence[EventStore], collectives: Sequence[Int64]) -> Arr
         residual_ns=int(np.median(end.max(axis=0) - end.min(axis=0))),
         total_skew_ns=int(skew.sum()),
         largest_skew_ns=int(skew[worst]),
-        late_rank=ranks[int(last[worst])] or 0,
-        late_start_ns=int(start[:, worst].max()),
-        late_counts={rank or 0: int((last == i).sum()) for i, rank in enumerate(ranks)},
+        largest_late_rank=ranks[int(last[worst])] or 0,
+        awaited_ns={rank or 0: int(skew[last == i].sum()) for i, rank in enumerate(ranks)},
     )
 
 

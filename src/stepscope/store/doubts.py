@@ -11,7 +11,7 @@ import numpy as np
 
 from stepscope.store.events import NO_ID, Events, Track
 from stepscope.store.launches import NO_LAUNCH, find_launches, has_constant_ids
-from stepscope.store.schema import FRAME, LAST_DEVICE_KIND, OP, RUNTIME, SCOPE
+from stepscope.store.schema import DEVICE_SCOPE, FRAME, LAST_DEVICE_KIND, OP, RUNTIME, SCOPE
 from stepscope.units import show_ns
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _doubt_joins(events: Events, health: HealthLog) -> None:
     lag = events.start_ns[work[linked]] - events.start_ns[launch[linked]]
     if (lag < 0).any():
         health.add("kernel_before_launch", f"at worst {show_ns(int(-lag.min()))} before", int((lag < 0).sum()))
-    host = events.kind > LAST_DEVICE_KIND
+    host = (events.kind > LAST_DEVICE_KIND) & (events.kind != DEVICE_SCOPE)
     if host.any():
         early = ~linked & (events.start_ns[work] < events.start_ns[host][0])
         health.add("previous_session", count=int(early.sum()))

@@ -55,7 +55,9 @@ HEALTH_CODES: dict[str, HealthCode] = {
     "stray_comma": HealthCode(severity="info", meaning="a comma before the closing bracket", remedy=_NOTHING),
     # one event's text
     "invalid_json": HealthCode(
-        severity="doubt", meaning="an event was not valid JSON; it was repaired or its fields were scanned", remedy=_ENGINE
+        severity="doubt",
+        meaning="an event was not valid JSON; it was repaired or its fields were scanned",
+        remedy=_ENGINE,
     ),
     "invalid_utf8": HealthCode(severity="doubt", meaning="an event held bytes that are not UTF-8", remedy=_ENGINE),
     "non_finite_number": HealthCode(severity="doubt", meaning="NaN or Infinity, read as missing", remedy=_NOTHING),
@@ -71,7 +73,9 @@ HEALTH_CODES: dict[str, HealthCode] = {
     ),
     "negative_duration": HealthCode(severity="loss", meaning="a negative duration; left out", remedy=_AGAIN),
     "out_of_range_time": HealthCode(
-        severity="loss", meaning="a time that cannot belong to this capture (wrapped or foreign); left out", remedy=_AGAIN
+        severity="loss",
+        meaning="a time that cannot belong to this capture (wrapped or foreign); left out",
+        remedy=_AGAIN,
     ),
     "zero_time_kernel": HealthCode(
         severity="loss",
@@ -88,7 +92,9 @@ HEALTH_CODES: dict[str, HealthCode] = {
     "begin_without_end": HealthCode(
         severity="doubt", meaning="a range that began and never ended: closed at the last timestamp", remedy=_AGAIN
     ),
-    "end_without_begin": HealthCode(severity="info", meaning="a range that ended and never began; ignored", remedy=_NOTHING),
+    "end_without_begin": HealthCode(
+        severity="info", meaning="a range that ended and never began; ignored", remedy=_NOTHING
+    ),
     "overrunning_child": HealthCode(
         severity="doubt", meaning="a host range ends after the one that it started in; cut there", remedy=_NOTHING
     ),
@@ -101,7 +107,9 @@ HEALTH_CODES: dict[str, HealthCode] = {
         remedy="Keep the engine's own file names.",
     ),
     "unknown_category": HealthCode(
-        severity="doubt", meaning="an event category that the reader does not know; kept as `other`", remedy="Report it."
+        severity="doubt",
+        meaning="an event category that the reader does not know; kept as `other`",
+        remedy="Report it.",
     ),
     # correlation
     "missing_correlation": HealthCode(
@@ -116,7 +124,7 @@ HEALTH_CODES: dict[str, HealthCode] = {
     ),
     "kernel_before_launch": HealthCode(
         severity="doubt",
-        meaning="device work that starts before its launch: host and device clocks disagree; no launch latency is given",
+        meaning="device work that starts before its launch: host and device clocks disagree",
         remedy="Update the driver.",
     ),
     "duration_outlier": HealthCode(

@@ -5,11 +5,12 @@ Only complete events (X, and B with its E) become rows; instants, flows, counter
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -72,10 +73,13 @@ _GET_DURATION = attrgetter("dur")
 _GET_TRACK = attrgetter("pid", "tid")
 
 
-class _Interner(dict[object, int]):
+_Key = TypeVar("_Key")
+
+
+class _Interner(dict[_Key, int]):
     """Numbers new keys in the order in which they come."""
 
-    def __missing__(self, key: object) -> int:
+    def __missing__(self, key: _Key) -> int:
         self[key] = number = len(self)
         return number
 
@@ -90,6 +94,8 @@ class _Kinds(dict[str, int]):
 
 # a start or duration that is not there; no capture lasts 292 years
 MISSING_NS = int(np.iinfo(np.int64).min)
+# unsigned 64-bit nanoseconds that wrapped below zero show as about 1.8e19; no clock reads this much
+FAR_NS = 2**61
 
 
 @dataclass(slots=True)
@@ -97,13 +103,13 @@ class Columns:
     """Column pieces, one per batch."""
 
     health: HealthLog
-    names: _Interner = field(default_factory=_Interner)
-    threads: _Interner = field(default_factory=_Interner)
+    names: _Interner[str] = field(default_factory=_Interner)
+    threads: _Interner[tuple[object, object]] = field(default_factory=_Interner)
     labels: dict[tuple[object, object], str] = field(default_factory=dict)
     kinds: _Kinds = field(default_factory=_Kinds)
     unknown: Counter[str] = field(default_factory=Counter)
     ranges: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    pieces: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
+    pieces: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, batch: Batch) -> None:
         """Append a batch's complete events; set B, E and M events aside."""
@@ -113,16 +119,14 @@ class Columns:
         if not (phases == _COMPLETE).all():
             self._set_aside(events, phases)
             rows = np.flatnonzero(phases == _COMPLETE)
-            events, count = [events[i] for i in rows.tolist()], len(rows)
+            events, count = [events[i] for i in rows.tolist()], len(rows)  # type: ignore[assignment]  # one type stays
             start_us = None if start_us is None else start_us[rows]
         kind = np.fromiter(map(self.kinds.__getitem__, map(_GET_CATEGORY, events)), np.int8, count)
         track = np.fromiter(map(self.threads.__getitem__, map(_GET_TRACK, events)), np.int32, count)
         self._count_unknown(events, kind)
         self.pieces["kind"].append(kind)
         self.pieces["track_id"].append(2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE))
-        self.pieces["name_id"].append(
-            np.fromiter(map(self.names.__getitem__, map(_GET_NAME, events)), np.int32, count)
-        )
+        self.pieces["name_id"].append(np.fromiter(map(self.names.__getitem__, map(_GET_NAME, events)), np.int32, count))
         self._add_times(events, start_us)
         self.pieces["correlation_id"].append(_correlations(events, kind))
 
@@ -140,9 +144,14 @@ class Columns:
         for i in np.flatnonzero((phases == _BEGIN) | (phases == _END)).tolist():
             event = events[i]
             at = _exact_ns([str(event.ts).encode() if isinstance(event.ts, float) else bytes(event.ts)], self.health)
+            if at[0] == MISSING_NS:
+                self.health.add("missing_start")
+                continue
             kind = self.kinds[event.cat]
-            track = 2 * self.threads[event.pid, event.tid] + (kind <= LAST_DEVICE_KIND)
-            self.ranges.append((int(at[0]), int(phases[i]), kind, self.names[event.name], track))
+            if phases[i] == _BEGIN and kind == OTHER:
+                self.unknown[event.cat] += 1
+            thread = self.threads[event.pid, event.tid]
+            self.ranges.append((int(at[0]), int(phases[i]), kind, self.names[event.name], thread))
         for i in np.flatnonzero(phases == _META).tolist():
             event = events[i]
             if event.name == "thread_name" and event.args is not None and event.args.name:
@@ -160,49 +169,46 @@ class Columns:
         columns = {name: self._joined(name) for name in ("kind", "track_id", "name_id", "start_ns", "duration_ns")}
         return Events(correlation_id=self._joined("correlation_id"), **columns)
 
-    def _joined(self, name: str) -> np.ndarray:  # type: ignore[type-arg]
+    def _joined(self, name: str) -> Any:
         pieces = self.pieces.pop(name, [])
         dtype = {"kind": np.int8, "track_id": np.int32, "name_id": np.int32}.get(name, np.int64)
-        return np.concatenate(pieces).astype(dtype, copy=False) if pieces else np.empty(0, dtype)  # type: ignore[arg-type]
+        return np.concatenate(pieces).astype(dtype, copy=False) if pieces else np.empty(0, dtype)
 
     def to_tracks(self) -> list[Track]:
         """Two tracks a thread, host and device; `track_id` is a position in this list."""
-        tracks = []
-        for process, thread in self.threads:  # type: ignore[misc]  # every key is a pair
-            label = self.labels.get((process, thread))
-            for is_device in (False, True):
-                tracks.append(
-                    Track(
-                        process=_shown(process),
-                        thread=_shown(thread),
-                        is_device=is_device,
-                        device=_shown(process) if is_device else None,
-                        label=label,
-                    )
-                )
-        return tracks
+        return [
+            Track(
+                process=_shown(process),
+                thread=_shown(thread),
+                is_device=is_device,
+                device=_shown(process) if is_device else None,
+                label=self.labels.get((process, thread)),
+            )
+            for process, thread in self.threads
+            for is_device in (False, True)
+        ]
 
     def _pair_ranges(self) -> None:
         """B with E, innermost first; a B that never ends is closed at the last timestamp."""
         if not self.ranges:
             return
-        ends = [int(np.max(s + np.maximum(d, 0))) for s, d in self._timed_pieces() if len(s)]
-        last_ns = max([at for at, *_ in self.ranges] + ends)
+        last_ns = max([at for at, *_ in self.ranges if at < FAR_NS] + self._ends(), default=0)
+        names = list(self.names)
         rows: list[tuple[int, int, int, int, int]] = []
         open_ranges: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for at, phase, kind, name, track in sorted(self.ranges, key=lambda r: (r[0], r[1] == _BEGIN)):
-            stack = open_ranges[track]
+        for at, phase, kind, name, thread in sorted(self.ranges, key=lambda r: (r[0], r[1] == _BEGIN)):
+            stack = open_ranges[thread]
             if phase == _BEGIN:
                 stack.append((at, kind, name))
             elif stack:
                 start, kind_open, name_open = stack.pop()
-                rows.append((start, at - start, kind_open, name_open, track))
+                rows.append((start, at - start, kind_open, name_open, _track(thread, kind_open)))
             else:
                 self.health.add("end_without_begin")
-        for track, stack in open_ranges.items():
+        for thread, stack in open_ranges.items():
             for start, kind, name in stack:
-                self.health.add("begin_without_end", str(list(self.names)[name]))
-                rows.append((start, last_ns - start, kind, name, track))
+                self.health.add("begin_without_end", str(names[name]))
+                rows.append((start, max(last_ns - start, 0), kind, name, _track(thread, kind)))
         if not rows:
             return
         for column, values in zip(
@@ -211,8 +217,19 @@ class Columns:
             self.pieces[column].append(np.array(values, np.int64))
         self.pieces["correlation_id"].append(np.full(len(rows), NO_ID, np.int64))
 
-    def _timed_pieces(self) -> list[tuple[Int64, Int64]]:
-        return list(zip(self.pieces["start_ns"], self.pieces["duration_ns"], strict=True))  # type: ignore[arg-type]
+    def _ends(self) -> list[int]:
+        """The last end in each piece, times that no clock reads left out."""
+        ends = []
+        for start, duration in zip(self.pieces["start_ns"], self.pieces["duration_ns"], strict=True):
+            usable = (np.abs(start) < FAR_NS) & (duration < FAR_NS) & (start != MISSING_NS)
+            if usable.any():
+                ends.append(int(np.max((start + np.maximum(duration, 0))[usable])))
+        return ends
+
+
+def _track(thread: int, kind: int) -> int:
+    """Two tracks a thread: the host's, and the device's."""
+    return 2 * thread + (kind <= LAST_DEVICE_KIND or kind == DEVICE_SCOPE)
 
 
 class _PhaseOf(dict[str, int]):
@@ -245,14 +262,17 @@ def _id(value: int | str) -> int:
     return number if 0 <= number < 2**63 else NO_ID
 
 
+_FLOAT_LIMIT_US = 2.0**52  # times 1000 still an int64, and out of every range
+
+
 def _rounded_ns(microseconds: Float64) -> Int64:
     """Float us -> ns, exact below 2^43 us: whole and fraction apart, so that no product rounds."""
     missing = ~np.isfinite(microseconds)
     if missing.any():
         microseconds = np.where(missing, 0.0, microseconds)
-    whole = np.floor(microseconds)
+    whole = np.floor(np.clip(microseconds, -_FLOAT_LIMIT_US, _FLOAT_LIMIT_US))
     ns = whole.astype(np.int64) * 1000
-    ns += np.rint((microseconds - whole) * 1000).astype(np.int64)
+    ns += np.rint(np.clip(microseconds - whole, 0.0, 1.0) * 1000).astype(np.int64)
     if missing.any():
         ns[missing] = MISSING_NS
     return ns
@@ -262,18 +282,26 @@ def _exact_ns(texts: list[bytes], health: HealthLog) -> Int64:
     """Decimal text of us -> ns, exact. Quotes are allowed; empty, null and text that is no number are missing."""
     quoted = sum(text.startswith(b'"') for text in texts)
     health.add("string_times", count=quoted)
-    return np.array([_exact_one(text.strip(b'"\t ')) for text in texts], np.int64)
+    return np.array([exact_ns(text) for text in texts], np.int64)
 
 
-def _exact_one(text: bytes) -> int:
+_OUT_OF_RANGE_NS = 2**62 - 1  # out of every range, and safe to add to
+
+
+def exact_ns(text: bytes) -> int:
+    """One decimal text of us in ns; MISSING_NS if it is no number."""
+    text = text.strip(b'"\t ')
     whole, _, fraction = text.partition(b".")
     if whole.isdigit() and (not fraction or (fraction.isdigit() and len(fraction) <= 3)) and len(whole) < 16:
         return int(whole) * 1000 + int((fraction + b"000")[:3])
     try:
-        ns = int((Decimal(text.decode("ascii", "replace")) * 1000).to_integral_value())
+        number = Decimal(text.decode("ascii", "replace"))
+        if number.is_finite() and number.adjusted() > 18:
+            return int(math.copysign(_OUT_OF_RANGE_NS, number))
+        ns = int((number * 1000).to_integral_value())
     except (InvalidOperation, ValueError, OverflowError):
         return MISSING_NS
-    return max(min(ns, 2**62), -(2**62))  # still out of every range, and safe to add to
+    return max(min(ns, _OUT_OF_RANGE_NS), -_OUT_OF_RANGE_NS)
 
 
 def missing(values: Int64) -> Mask:

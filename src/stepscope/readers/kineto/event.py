@@ -45,8 +45,13 @@ class ExactEvent(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"")
     dur: msgspec.Raw = msgspec.Raw(b"")
     args: Args | None = None
+    id: int | str | None = None
 
+
+# what decoding raises for text that is no event: not JSON, of other types, not UTF-8, nested without end
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
 decode_exact_events = msgspec.json.Decoder(list[ExactEvent]).decode
+decode_raw_events = msgspec.json.Decoder(list[msgspec.Raw]).decode
 decode_exact_event = msgspec.json.Decoder(ExactEvent).decode

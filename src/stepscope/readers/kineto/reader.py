@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.readers.inflate import read_blocks
-from stepscope.readers.kineto.columns import Columns, as_tracks, missing
+from stepscope.readers.kineto.columns import FAR_NS, Columns, as_tracks, missing
 from stepscope.readers.kineto.text import Document
 from stepscope.store.doubts import find_doubts
 from stepscope.store.events import EventCounts, Events, EventStore, Origin, order_events
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from stepscope.store.events import Mask
 
 NAME = "kineto"
-# unsigned 64-bit nanoseconds that wrapped below zero show as about 1.8e19; no clock reads 2^62 ns
-_MAX_NS = 2**61
 _YEAR_NS = 366 * 24 * 3600 * 10**9
 _FIRST = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[\[{]")
 
 
 def sniff(head: bytes) -> bool:
-    """Whether the first bytes of (inflated) text look like trace JSON. An empty file does, so that its error is clear."""
+    """Whether the first bytes of (inflated) text look like trace JSON; an empty file does: its error is a clear one."""
     return not head.strip() or bool(_FIRST.match(head))
 
 
@@ -106,15 +104,15 @@ def _count(health: HealthLog, code: str, rows: Mask) -> Mask:
 
 def _out_of_range(e: Events, unusable: Mask) -> Mask:
     """Times that no clock reads, or a year and more away from the capture's own median."""
-    wild: Mask = (np.abs(e.start_ns) > _MAX_NS) | (e.duration_ns > _MAX_NS)
+    wild: Mask = (np.abs(e.start_ns) > FAR_NS) | (e.duration_ns > FAR_NS)
     usable = e.start_ns[~unusable & ~wild]
     if len(usable) >= 3:
         middle = int(np.median(usable))
-        wild |= np.abs(np.clip(e.start_ns, -_MAX_NS, _MAX_NS) - middle) > _YEAR_NS
+        wild |= np.abs(np.clip(e.start_ns, -FAR_NS, FAR_NS) - middle) > _YEAR_NS
     return wild
 
 
-# vLLM `dp0_pp0_tp1_dcp0_ep1_rank1.`, older vLLM `-rank-0.`, SGLang `-TP-3-DP-0`, others `rank_3`, `worker3`
+# vLLM `dp0_pp0_tp1_dcp0_ep1_rank1.`, older vLLM `-rank-0.`, SGLang `-TP-3-DP-0`, others `rank_3`
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _AXIS_IN_NAME = re.compile(r"(?:^|[^a-z])(dp|pp|tp|dcp|pcp|ep|moe_ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 
@@ -126,8 +124,8 @@ def _origin(path: Path, metadata: Mapping[str, object], health: HealthLog) -> Or
     rank, source = _rank(info, path.name, parallel)
     if rank is None:
         health.add("rank_unknown")
-    base = metadata.get("baseTimeNanoseconds")
-    if not isinstance(base, int):
+    base = _whole(metadata.get("baseTimeNanoseconds"))
+    if base is None:
         health.add("no_base_time")
     return Origin(
         path=str(path),
@@ -136,7 +134,7 @@ def _origin(path: Path, metadata: Mapping[str, object], health: HealthLog) -> Or
         rank_source=source,
         world_size=_whole(info.get("world_size")),
         parallel=parallel,
-        base_time_ns=base if isinstance(base, int) else None,
+        base_time_ns=base,
         metadata={key: value for key, value in metadata.items() if key != "traceEvents"},
     )
 
@@ -155,5 +153,3 @@ def _rank(info: Mapping[str, object], file_name: str, parallel: Mapping[str, int
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-

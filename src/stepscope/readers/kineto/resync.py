@@ -14,17 +14,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.readers.kineto.event import Args, ExactEvent, decode_exact_event, decode_exact_events
+from stepscope.readers.kineto.event import UNDECODABLE, Args, ExactEvent, decode_exact_event, decode_exact_events
 
 if TYPE_CHECKING:
     from stepscope.store.health import HealthLog
 
 _PIECE_BYTES = 128 << 10
-_MAX_TRIES = 12  # an event closes at one of the first few closing braces
+_MAX_TRIES = 12  # an event mostly closes at one of the first few closing braces
 _BLANK = re.compile(rb"[\s,]*")
-_CLOSING = re.compile(rb"\}\s*(?=[,\]]|\Z)")
-_KEYS = rb'"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"\s*:'
-_BETWEEN = re.compile(rb"\}\s*(?=,\s*\{\s*" + _KEYS + rb')|\}\s*(?=\]\s*(?:\}|\Z|,\s*"))')
+_BLANK_ONLY = re.compile(rb"\s*")
+_CLOSING = re.compile(rb"\}\s*(?=[,\]{]|\Z)")
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]', re.DOTALL)
+_KEY = rb'"(ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"\s*:'
+_OWN_KEY = re.compile(rb"\{?\s*" + _KEY)
+# between two events (the comma may be missing, or the opening brace), or at the end of their list
+_NEXT = re.compile(rb"\}\s*(?=,?\s*\{\s*" + _KEY + rb")")
+_NEXT_BARE = re.compile(rb"\}\s*(?=,\s*" + _KEY + rb")")
+_LIST_END = re.compile(rb'\}\s*(?=\](?:[}\s]*\Z|[}\s]*[\[{]|\s*,\s*"))')
+_PHASE = re.compile(rb'"ph"\s*:')
+_BEHIND = re.compile(r'[}\s\0]*(?:\Z|\[|\{(?!\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"))')
+_read_prefix = json.JSONDecoder(strict=False).raw_decode
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
 BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 
 
@@ -77,7 +87,7 @@ def _piece_end(text: bytes, start: int) -> int:
 def _decode_piece(piece: bytes) -> list[ExactEvent] | None:
     try:
         return decode_exact_events(b"[" + piece.strip().rstrip(b",") + b"]")
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
 
 
@@ -94,9 +104,9 @@ def _scan(text: bytes, health: HealthLog, *, final: bool) -> Salvage:
             health.add("stray_comma", count=int(b"," in text[behind:at]))
             out.consumed, out.closed = at + 1, True
             return out
-        end = _take_intact(text, start, out.events)
-        if end is None:
-            end = _broken_end(text, start, final=final)
+        end = _intact_end(text, start)
+        if end is None or not _take_intact(text, start, end, out, health):
+            end = end or _broken_end(text, start, final=final)
             if end is None:
                 out.consumed = start
                 return out
@@ -104,30 +114,102 @@ def _scan(text: bytes, health: HealthLog, *, final: bool) -> Salvage:
         at = end
 
 
-def _take_intact(text: bytes, start: int, events: list[ExactEvent]) -> int | None:
-    """Where the event at `start` ends, if it decodes as it is."""
+def _intact_end(text: bytes, start: int) -> int | None:
+    """Where the valid JSON object at `start` ends; None if there is none."""
     for tries, match in enumerate(_CLOSING.finditer(text, start)):
         if tries >= _MAX_TRIES:
-            return None
+            return _matching_brace(text, start)
         end = match.start() + 1
         try:
-            events.append(decode_exact_event(text[start:end]))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue
+            _check_json(text[start:end])
+        except (msgspec.DecodeError, RecursionError) as error:
+            if "truncated" in str(error):
+                continue
+            return None
         return end
     return None
 
 
+def _matching_brace(text: bytes, start: int) -> int | None:
+    """Where an object with many braces inside it ends, if it is valid."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        depth += {b"{": 1, b"}": -1}.get(token[0], 0)
+        if not depth:
+            try:
+                _check_json(text[start : token.end()])
+            except (msgspec.DecodeError, RecursionError):
+                return None
+            return token.end()
+    return None
+
+
+def _take_intact(text: bytes, start: int, end: int, out: Salvage, health: HealthLog) -> bool:
+    """Keep a valid object, if it is an event too. One that no comma separates from the next is counted as repaired."""
+    try:
+        out.events.append(decode_exact_event(text[start:end]))
+    except UNDECODABLE:
+        return False
+    following = _BLANK_ONLY.match(text, end)
+    if following and text[following.end() : following.end() + 1] == b"{":
+        out.recovered += 1
+        health.add("invalid_json", "no comma between two events")
+    return True
+
+
 def _broken_end(text: bytes, start: int, *, final: bool) -> int | None:
-    """Where a broken event ends: before something that looks like the next one, or like the end of the list."""
-    match = _BETWEEN.search(text, start)
-    if match is None and text[start : start + 1] == b'"':
-        match = _CLOSING.search(text, start)
-    if match is None:
-        return len(text) if final else None
-    # an event with its opening brace missing stands right after the one before it
-    glued = re.compile(rb"\}\s*(?=,\s*" + _KEYS + rb")").search(text, start, match.start())
-    return (glued or match).start() + 1
+    """Where a broken event ends: before the next one, or before the end of the list. None if that is still to come.
+
+    A broken name may itself hold JSON that looks like either. But every event has a `"ph"`, on one side of its name;
+    so a place inside a name lacks it on the left, or on the right.
+    """
+    phase = _PHASE.search(text, start)
+    if phase:
+        ends = (_next_event(text, start, phase.end()), _next_bare(text, start, phase.end()))
+        known = [end for end in ends if end is not None]
+        list_end = _list_end(text, phase.end(), min(known, default=len(text)))
+        known += [list_end] if list_end is not None else []
+        if known:
+            return min(known)
+    elif text[start : start + 1] == b'"':
+        closing = _CLOSING.search(text, start)
+        if closing:
+            return closing.start() + 1
+    return len(text) if final else None
+
+
+def _next_event(text: bytes, start: int, after: int) -> int | None:
+    """The end before an opening brace with the same first key as this event's, or with a phase of its own behind it."""
+    own = _OWN_KEY.match(text, start)
+    place = _NEXT.search(text, after)
+    while place:
+        following = _NEXT.search(text, place.end())
+        is_alike = own is not None and own[1] == place[1]
+        if is_alike or _PHASE.search(text, place.end(), following.start() if following else len(text)):
+            return place.start() + 1
+        place = following
+    return None
+
+
+def _next_bare(text: bytes, start: int, after: int) -> int | None:
+    """The end before an event whose opening brace is missing: its first key is the same as this one's."""
+    own = _OWN_KEY.match(text, start)
+    return next((m.start() + 1 for m in _NEXT_BARE.finditer(text, after) if own and own[1] == m[1]), None)
+
+
+def _list_end(text: bytes, after: int, before: int) -> int | None:
+    """The end before a bracket that only the document's own metadata follow."""
+    for place in _LIST_END.finditer(text, after, before):
+        behind = text[place.end() + 1 :].decode("utf-8", "replace").lstrip()
+        if behind.startswith(","):
+            try:
+                _, end = _read_prefix('{"":0' + behind)
+            except (ValueError, RecursionError):
+                continue
+            behind = behind[end - len('{"":0') :]
+        if _BEHIND.match(behind):
+            return place.start() + 1
+    return None
 
 
 def _take_broken(text: bytes, out: Salvage, health: HealthLog, *, is_cut: bool) -> None:
@@ -140,34 +222,42 @@ def _take_broken(text: bytes, out: Salvage, health: HealthLog, *, is_cut: bool) 
     out.events.append(event)
 
 
-_NON_FINITE = re.compile(r'(?<=[:\[,\s])-?(?:NaN|Infinity|nan|inf)(?=\s*[,}\]])')
+_NON_FINITE = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf)(?=\s*[,}\]])")
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
 _DECIMAL_COMMA = re.compile(r"(:\s*-?\d+),(\d+)(?=\s*[,}])")
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def repair(text: bytes, health: HealthLog) -> ExactEvent | None:
     """An event from text that is nearly JSON; None if it is not near enough."""
-    try:
-        fixed, code = text.decode("utf-8"), "invalid_json"
-    except UnicodeDecodeError:
-        fixed, code = text.decode("utf-8", "replace"), "invalid_utf8"
-    if not fixed.lstrip().startswith("{"):
-        fixed = "{" + fixed
-    finite = _NON_FINITE.sub("null", fixed)
-    if finite != fixed:
-        fixed, code = finite, "non_finite_number"
-    fixed = _BAD_ESCAPE.sub(r"\\\\", _TRAILING_COMMA.sub("", fixed))
-    for candidate in (fixed, _DECIMAL_COMMA.sub(r"\1.\2", fixed)):
+    as_read = text.decode("utf-8", "replace")
+    if not as_read.lstrip().startswith("{"):
+        as_read = "{" + as_read
+    escaped = _ESCAPE.sub(lambda match: match[0] if match[1] else "\\\\", _TRAILING_COMMA.sub("", as_read))
+    finite = _NON_FINITE.sub("NaN", escaped)
+    for candidate in (as_read, escaped, finite, _DECIMAL_COMMA.sub(r"\1.\2", finite)):
+        non_finite: list[str] = []
         try:
-            value = json.loads(candidate, strict=False, parse_float=str)
-        except ValueError:
+            # a constant is NaN or Infinity: noted, and read as null
+            value = json.loads(candidate, strict=False, parse_float=str, parse_constant=non_finite.append)
+        except (ValueError, RecursionError):
             continue
         event = _from_dict(value)
         if event is not None:
+            is_utf8 = "\ufffd" not in as_read or _is_utf8(text)
+            code = "non_finite_number" if non_finite else "invalid_json" if is_utf8 else "invalid_utf8"
             health.add(code, candidate[:120])
         return event
     return None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _from_dict(value: object) -> ExactEvent | None:
@@ -188,7 +278,7 @@ def _from_dict(value: object) -> ExactEvent | None:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value).encode("utf-8", "replace").decode()
+    return "" if value is None else _SURROGATE.sub("\ufffd", str(value))
 
 
 def _key(value: object) -> int | str | None:
@@ -206,16 +296,19 @@ def _raw(value: object) -> msgspec.Raw:
     return msgspec.Raw(b"" if value is None else str(value).encode())
 
 
-_NUMBER = rb'\s*:\s*"?(-?\d+(?:\.\d+)?)'
+# a number, whole: not the part of one before a decimal comma
+_NUMBER = rb'\s*:\s*"?(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?="?\s*(?:\}|,(?!\d)))'
 _FIELDS = {key: re.compile(b'"' + key.encode() + b'"' + _NUMBER) for key in ("ts", "dur", "pid", "tid", "correlation")}
 _SHORT = {key: re.compile(b'"' + key.encode() + rb'"\s*:\s*"([^"\\]*)"') for key in ("ph", "cat")}
-_NAME = re.compile(rb'"name"\s*:\s*"(.*?)"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s)"\s*:|\}\s*\Z)', re.DOTALL)
+_NAME = re.compile(rb'"name"\s*:\s*"(.*?)"\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:|\}\s*\Z)', re.DOTALL)
 
 
 def scan_fields(text: bytes, health: HealthLog) -> ExactEvent | None:
     """An event's fields wherever they stand in broken text; None without a time."""
-    numbers = {key: match[1] for key, pattern in _FIELDS.items() if (match := _last(pattern, text))}
-    short = {key: match[1].decode() for key, pattern in _SHORT.items() if (match := _last(pattern, text))}
+    numbers = {key: found for key, pattern in _FIELDS.items() if (found := _last(pattern, text))}
+    short = {
+        key: found.decode("utf-8", "replace") for key, pattern in _SHORT.items() if (found := _last(pattern, text))
+    }
     if "ts" not in numbers or ("dur" not in numbers and short.get("ph", "X") == "X"):
         return None
     name = _NAME.search(text)
@@ -232,9 +325,7 @@ def scan_fields(text: bytes, health: HealthLog) -> ExactEvent | None:
     )
 
 
-def _last(pattern: re.Pattern[bytes], text: bytes) -> re.Match[bytes] | None:
-    """The last match: a broken name may hold text that looks like a field, and names stand before times."""
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return found
+def _last(pattern: re.Pattern[bytes], text: bytes) -> bytes | None:
+    """The last value: a broken name may hold text that looks like a field, and names stand before times."""
+    found = [match[1] for match in pattern.finditer(text)]
+    return found[-1] if found else None

@@ -18,10 +18,12 @@ import numpy as np
 from stepscope.errors import AmbiguousInput, UnreadableTrace
 from stepscope.readers.kineto.event import (
     FLOAT_EXACT_US,
+    UNDECODABLE,
     Event,
     ExactEvent,
     decode_events,
     decode_exact_events,
+    decode_raw_events,
 )
 from stepscope.readers.kineto.resync import salvage
 
@@ -35,10 +37,14 @@ Float64: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.float64]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Some events in file order; `start_us` is their start as floats, None where only text is exact enough."""
+    """Some events in file order; `start_us` is their start as floats, None where only text is exact enough.
+
+    `raw` is their text, where it was asked for; None for an event whose text is broken.
+    """
 
     events: list[Event] | list[ExactEvent]
     start_us: Float64 | None = None
+    raw: list[msgspec.Raw] | None = None
 
 
 _GET_START = attrgetter("ts")
@@ -54,6 +60,7 @@ class Document:
 
     path: str
     health: HealthLog
+    with_raw: bool = False
     metadata: dict[str, object] = field(default_factory=dict)
     intact: int = 0
     recovered: int = 0
@@ -105,9 +112,14 @@ class Document:
                 return text[opening.end() :]
             if len(text) > _MAX_HEADER_BYTES:
                 break
-        what = "the file is empty" if not text.strip() else 'no `"traceEvents": [` and no array of events'
+        what = 'no `"traceEvents": [` and no array of events'
+        if not text.strip():
+            is_broken = {"gzip_truncated", "gzip_member_lost"} & self.health.counts.keys()
+            what = "nothing in it can be inflated" if is_broken else "the file is empty"
         raise UnreadableTrace(
-            self.path, what, "Expected a torch-profiler (Kineto) trace, .json or .json.gz; let the profiler finish writing"
+            self.path,
+            what,
+            "Expected a torch-profiler (Kineto) trace, .json or .json.gz; let the profiler finish writing",
         )
 
     def _read_header(self, text: bytes) -> None:
@@ -118,7 +130,7 @@ class Document:
         for start in starts:
             try:
                 header = msgspec.json.decode(text[start:] + b'"traceEvents":null}')
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except UNDECODABLE:
                 continue
             self.metadata.update(header)
             return
@@ -128,13 +140,18 @@ class Document:
         """The events of a stretch that is whole; exact times where floats would not do."""
         array = b"[" + text.rstrip()[:-1] + b"]"  # without the comma at the cut
         try:
-            batch = _decode_floats(array) or Batch(events=decode_exact_events(array))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            if self.with_raw:
+                batch = Batch(events=decode_exact_events(array), raw=decode_raw_events(array))
+            else:
+                batch = _decode_floats(array) or Batch(events=decode_exact_events(array))
+        except UNDECODABLE:
             return None
         self.intact += len(batch.events)
         return batch
 
     def _salvage(self, text: bytes, *, final: bool) -> _Salvaged:
+        if _OPENING.search(text):  # a name cannot hold it: its quotes would be escaped
+            self._refuse_more(b"{")
         result = salvage(text, self.health, final=final)
         self.intact += len(result.events) - result.recovered
         self.recovered += result.recovered
@@ -152,7 +169,7 @@ class Document:
         if body.rstrip(b"} \t\r\n"):
             try:
                 self.metadata.update(msgspec.json.decode(b"{" + body))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except UNDECODABLE:
                 self.health.add("broken_header", body[:120].decode("utf-8", "replace"))
         self._refuse_more(tail[end:].lstrip(b"} \t\r\n"))
 

@@ -1,0 +1,1 @@
+"""Answers turn steps and budgets into answers and refusals, question by question."""

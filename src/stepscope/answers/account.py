@@ -1,0 +1,101 @@
+"""A trace -> its Account: steps, budget and signals of every rank, then the answers.
+
+`explain` is the pipeline; every stage before it is a pure function of the stage before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.budget.breakdown import RankBudget, compute_budget
+from stepscope.budget.catalog import load_catalog
+from stepscope.budget.signals import Signal, find_signals
+from stepscope.budget.supply import split_supply
+from stepscope.readers.registry import Trace, open_trace
+from stepscope.steps.ranks import ArrivalSkew, find_skew
+from stepscope.steps.step import StepTable, find_steps
+from stepscope.store.schema import LAST_DEVICE_KIND, OP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.budget.catalog import Catalog
+    from stepscope.store.events import EventStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAccount:
+    """One worker: its store, steps, budget and signals; `supply_causes` where another process was recorded too."""
+
+    store: EventStore
+    table: StepTable
+    budget: RankBudget
+    signals: tuple[Signal, ...]
+    supply_causes: dict[str, int] | None
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, if the capture says."""
+        return self.store.rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """All workers of a capture, the other processes beside them, and the arrival skew of their collectives."""
+
+    source: str
+    ranks: tuple[RankAccount, ...]
+    others: tuple[EventStore, ...]
+    skew: ArrivalSkew | str
+    catalog_files: tuple[str, ...] = field(default=())
+
+
+def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None) -> Account:
+    """Account for a capture: a Trace, or the path of one (file, directory of ranks, glob).
+
+    Raises:
+        BadInput: see `open_trace`.
+    """
+    if not isinstance(trace, Trace):
+        trace = open_trace(trace)
+    catalog = catalog or load_catalog()
+    tables = [(store, find_steps(store)) for store in trace.stores]
+    workers = [(store, table) for store, table in tables if _is_worker(store, table)]
+    others = tuple(store for store, table in tables if not _is_worker(store, table))
+    ranks = tuple(_account_rank(store, table, others, catalog) for store, table in workers)
+    collectives = [_collectives(rank) for rank in ranks]
+    return Account(
+        source=trace.source,
+        ranks=ranks,
+        others=others,
+        skew=find_skew([rank.store for rank in ranks], collectives),
+    )
+
+
+def _is_worker(store: EventStore, table: StepTable) -> bool:
+    """Whether a process ran steps or device work; the engine's front end does neither."""
+    if table.steps or len(table.work.row) or table.windows.lane == "none":
+        return True
+    return bool((store.events.kind == OP).any())
+
+
+def _account_rank(store: EventStore, table: StepTable, others: Sequence[EventStore], catalog: Catalog) -> RankAccount:
+    budget = compute_budget(store, table, catalog)
+    return RankAccount(
+        store=store,
+        table=table,
+        budget=budget,
+        signals=find_signals(store, budget),
+        supply_causes=split_supply(store, budget, others, catalog),
+    )
+
+
+def _collectives(rank: RankAccount) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Rows of collectives in time order: device events where there is a device lane, else operations."""
+    e = rank.store.events
+    kind = e.kind <= LAST_DEVICE_KIND if rank.table.windows.lane == "device" else e.kind == OP
+    return np.flatnonzero(kind & rank.budget.placements.of_family("collective", "dispatch_combine"))

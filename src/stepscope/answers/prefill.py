@@ -1,0 +1,90 @@
+"""Prefix first, then chunk: what recorded step shapes say about prefix hits and chunk sizes.
+
+q = query_len. A large chunk has at least half of the largest prefill q of the capture, a tail at most a quarter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.batch import BatchShape
+    from stepscope.steps.step import Step
+
+_LARGE = 1 / 2
+_TAIL = 1 / 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHits:
+    """Requests whose rows are known: how many, how many hit the cache, and with how many tokens."""
+
+    num_requests: int
+    num_hit: int
+    hit_tokens: int
+
+
+def prefix_hits(steps: Sequence[Step]) -> PrefixHits | None:
+    """From rows that carry their prefix hit; None if no step has such rows."""
+    hits: dict[str, int] = {}
+    for step in steps:
+        for row in step.boundary.shape.rows or ():
+            if row.request_id is not None and row.prefix_hit_tokens is not None:
+                hits.setdefault(row.request_id, row.prefix_hit_tokens)
+    if not hits:
+        return None
+    return PrefixHits(
+        num_requests=len(hits), num_hit=sum(tokens > 0 for tokens in hits.values()), hit_tokens=sum(hits.values())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkSizes:
+    """Prefill tokens per step (per row where rows are known), tails and large chunks apart."""
+
+    sizes: tuple[int, ...]
+    are_rows: bool
+    num_large: int
+    num_middle: int
+    num_tails: int
+
+    @property
+    def sentence(self) -> str:
+        """In words."""
+        what = "chunks" if self.are_rows else "prefill parts of steps (rows are not recorded)"
+        largest, median = self.sizes[-1], int(np.quantile(self.sizes, 0.5, method="inverted_cdf"))
+        return (
+            f"{len(self.sizes)} {what} of {self.sizes[0]} to {largest} tokens, median {median}: {self.num_large} large "
+            f"(at least {-(-largest // 2)}), {self.num_middle} between, {self.num_tails} tails (at most {largest // 4})."
+        )
+
+
+def chunk_sizes(steps: Sequence[Step]) -> ChunkSizes | None:
+    """The distribution of prefill query_len; None where no step records prefill tokens."""
+    shapes = [s.boundary.shape for s in steps if s.boundary.shape.prefill.query_sum]
+    rows = [_prefill_rows(shape) for shape in shapes]
+    are_rows = bool(rows) and None not in rows
+    known = [q for of_step in rows for q in of_step or ()] if are_rows else [s.prefill.query_sum or 0 for s in shapes]
+    sizes = sorted(known)
+    if not sizes:
+        return None
+    large = sum(size >= _LARGE * sizes[-1] for size in sizes)
+    tails = sum(size <= _TAIL * sizes[-1] for size in sizes)
+    return ChunkSizes(
+        sizes=tuple(sizes),
+        are_rows=are_rows,
+        num_large=large,
+        num_middle=len(sizes) - large - tails,
+        num_tails=tails,
+    )
+
+
+def _prefill_rows(shape: BatchShape) -> tuple[int, ...] | None:
+    if shape.rows is not None:
+        return tuple(row.query_len for row in shape.rows if row.phase == "prefill")
+    return shape.prefill.query_lens()

@@ -1,0 +1,28 @@
+"""The exact settings that would record what a question lacks; one sentence each, used by every refusal.
+
+Sources: vLLM 0.32 `--profiler-config` and environment, SGLang 0.5 `/start_profile`, checked 2026-11.
+"""
+
+from __future__ import annotations
+
+STACKS = "record Python stacks: vLLM --profiler-config '{\"torch_profiler_with_stack\": true, ...}'; SGLang /start_profile with_stack=true"
+DETAILED = (
+    "record sums per step: vLLM 0.26 or newer --profiler-config '{\"detailed_trace_annotation\": true, ...}'; "
+    "SGLang with its roofline annotations on"
+)
+QUEUE = (
+    "record the queue beside the profile: vLLM --enable-logging-iteration-details and the metrics "
+    "vllm:num_requests_waiting, vllm:num_requests_running; SGLang --enable-metrics (sglang:num_queue_reqs)"
+)
+ROWS = "record each step's rows: a step marker with query_len, kv_len and prefix hit per request (docs/capture.md)"
+EXPERTS = (
+    "record tokens per expert: vLLM router.set_capture_fn through a plugin, SGLang --expert-distribution-recorder-mode "
+    "per_pass (docs/capture.md)"
+)
+COUNTERS = (
+    "record hardware counters in a run of its own: NVIDIA `ncu --csv --page raw`; Ascend "
+    "torch_npu.profiler with aic_metrics=PipeUtilization, profiler_level=Level1"
+)
+ALL_RANKS = "profile all ranks in the same window and pass their directory"
+MODEL = "compare with the cost model for this model's config.json: a trace alone never holds the savings"
+LAUNCHES = "record CPU and device activities together, so that graph launches are seen"

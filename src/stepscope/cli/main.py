@@ -1,0 +1,70 @@
+"""`stepscope`: the list of commands, and the one place that catches our errors and exits.
+
+Exit codes: 0 done, 1 a check said no, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import stepscope
+from stepscope.cli import capture, report
+from stepscope.errors import BadInput, CheckFailed
+
+app = typer.Typer(
+    name="stepscope",
+    help="Where an LLM engine step's time went, as far as the evidence goes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+# every command of the program, in the order in which help shows them
+app.command("explain")(report.explain)
+app.command("check")(report.check)
+app.command("steps")(report.steps)
+app.command("query")(report.query)
+app.command("import")(capture.import_)
+app.command("cut")(capture.cut)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stepscope {stepscope.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Run the program."""
+    try:
+        app()
+    except BadInput as error:
+        _fail(error, 2)
+    except CheckFailed as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; nothing was left half-written", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left: no message can reach it
+
+
+def _fail(error: object, code: int) -> None:
+    typer.echo(f"stepscope: {error}", err=True)
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The commands that answer: explain, check, steps, query."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli.options import (
+    CatalogFiles,
+    Format,
+    Output,
+    ReportFormat,
+    TracePath,
+    read_account,
+    write_result,
+)
+from stepscope.errors import BadInput, CheckFailed
+from stepscope.report.document import to_document
+from stepscope.report.query import run_query
+from stepscope.report.tables import arrow_tables, budget_rows, step_rows
+from stepscope.report.text import to_check_text, to_markdown, to_table_text, to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def explain(
+    trace: TracePath, format_: ReportFormat = Format.text, catalog: CatalogFiles = None, output: Output = None
+) -> None:
+    """Explain a recorded run: where did the time go, and why (csv: the budget table)."""
+    account = read_account(trace, catalog)
+    if format_ is Format.csv:
+        write_result(_csv(budget_rows(account)), output)
+        return
+    document = to_document(account)
+    texts = {Format.text: to_text, Format.md: to_markdown, Format.json: _json}
+    write_result(texts[format_](document), output)
+
+
+def check(
+    trace: TracePath, format_: ReportFormat = Format.text, catalog: CatalogFiles = None, output: Output = None
+) -> None:
+    """Can this capture carry a conclusion about idle time at all? Exit code 1 if not."""
+    document = to_document(read_account(trace, catalog))
+    if format_ is Format.json:
+        write_result(_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)
+    elif format_ is Format.csv:
+        write_result(_csv(document["coverage"]["reasons"] or [{"code": None}]), output)
+    else:
+        write_result(to_check_text(document, markdown=format_ is Format.md), output)
+    if not document["coverage"]["idle_claimable"]:
+        codes = sorted({r["code"] for r in document["coverage"]["reasons"] if r["withholds"]}) or [
+            "no worker was recorded"
+        ]
+        raise CheckFailed(f"{trace}: idle time and shares cannot be claimed: {', '.join(codes)}.")
+
+
+class TableFormat(str, Enum):
+    """How a table is written."""
+
+    text = "text"
+    csv = "csv"
+    json = "json"
+    md = "md"
+    parquet = "parquet"
+
+
+TableFormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it (parquet needs -o).")]
+
+
+def steps(
+    trace: TracePath,
+    format_: TableFormatOption = TableFormat.text,
+    catalog: CatalogFiles = None,
+    output: Output = None,
+) -> None:
+    """Each step's shape and time as a table."""
+    account = read_account(trace, catalog)
+    if format_ is TableFormat.parquet:
+        _write_parquet(arrow_tables(account)["steps"], output)
+        return
+    _write_rows(step_rows(account), format_, output)
+
+
+def query(
+    trace: TracePath,
+    sql: Annotated[str, typer.Argument(help="One SQL statement over the tables of docs/reference.md.", metavar="SQL")],
+    format_: TableFormatOption = TableFormat.text,
+    catalog: CatalogFiles = None,
+    output: Output = None,
+) -> None:
+    """Ask the tables in SQL (DuckDB): events, steps, kernels, budget, families, signals, parts, tracks, health."""
+    result = run_query(read_account(trace, catalog), sql)
+    if format_ is TableFormat.parquet:
+        _write_parquet(result, output)
+        return
+    _write_rows(result.to_pylist(), format_, output, names=result.column_names)
+
+
+def _write_rows(
+    rows: Sequence[dict[str, Any]], format_: TableFormat, output: Path | None, names: Sequence[str] | None = None
+) -> None:
+    if format_ is TableFormat.json:
+        write_result(_json(list(rows)), output)
+    elif format_ is TableFormat.csv:
+        write_result(_csv(rows, names), output)
+    else:
+        write_result(to_table_text(rows, names, markdown=format_ is TableFormat.md), output)
+
+
+def _write_parquet(table: Any, output: Path | None) -> None:
+    import pyarrow.parquet as pq  # noqa: PLC0415  # only this format needs it
+
+    if output is None:
+        raise BadInput("parquet is binary: name a file with --output FILE.")
+    aside = output.with_name(f".{output.name}.aside")
+    try:
+        pq.write_table(table, aside, compression="zstd")
+        aside.replace(output)
+    except OSError as error:
+        raise BadInput(f"{output}: cannot be written ({error}). Choose another path.") from error
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _csv(rows: Sequence[dict[str, Any]], names: Sequence[str] | None = None) -> str:
+    """Unknown is an empty field."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(names or (rows[0] if rows else ())), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,1 +1,0 @@
-"""Explain turns steps and budgets into answers and refusals, question by question."""

@@ -1,0 +1,152 @@
+"""An account -> the report as data: every fact that any view shows, JSON-able and versioned.
+
+Text, Markdown and CSV only format it. Unknown and withheld numbers are None; `questions` and `coverage` say why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import stepscope
+from stepscope.answers.findings import find_findings
+from stepscope.answers.questions import answer_questions
+from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
+
+if TYPE_CHECKING:
+    from stepscope.answers.account import Account, RankAccount
+    from stepscope.answers.questions import Answer
+    from stepscope.store.events import EventStore
+
+SCHEMA = "stepscope.report/1"
+
+
+def to_document(account: Account) -> dict[str, Any]:
+    """The whole report."""
+    return {
+        "schema": SCHEMA,
+        "version": stepscope.__version__,
+        "source": account.source,
+        "inputs": [
+            *(_input(rank.store, "worker", rank.table.windows.lane) for rank in account.ranks),
+            *(_input(store, "other process", None) for store in account.others),
+        ],
+        "coverage": _coverage(account),
+        "steps": _steps(account),
+        "budget": _budget(account),
+        "families": family_rows(account),
+        "signals": signal_rows(account),
+        "parts": part_rows(account),
+        "supply_causes": [
+            {"rank": rank.rank, "ns": rank.supply_causes} for rank in account.ranks if rank.supply_causes is not None
+        ],
+        "questions": [_question(answer) for answer in answer_questions(account)],
+        "findings": [
+            {
+                "id": f.id,
+                "layer": f.layer,
+                "rank": f.rank,
+                "text": f.text,
+                "value_ns": f.value_ns,
+                "grade": f.grade,
+                "not_shown": f.not_shown,
+            }
+            for f in find_findings(account)
+        ],
+    }
+
+
+def _input(store: EventStore, role: str, lane: str | None) -> dict[str, Any]:
+    origin = store.origin
+    return {
+        "path": origin.path,
+        "reader": origin.reader,
+        "role": role,
+        "lane": lane,
+        "rank": origin.rank,
+        "rank_source": origin.rank_source,
+        "world_size": origin.world_size,
+        "parallel": dict(origin.parallel),
+        "engine_version": origin.metadata.get("vllm_version"),
+        "has_stacks": store.has_frames,
+        "events_present": store.counts.present,
+        "events_read": store.counts.read,
+        "events_recovered": store.counts.recovered,
+        "events_lost": store.counts.lost,
+        "health": [
+            {"code": row.code, "severity": row.severity, "count": row.count, "detail": row.detail}
+            for row in store.health
+        ],
+    }
+
+
+def _coverage(account: Account) -> dict[str, Any]:
+    """The gate over all ranks, and rank by rank."""
+    parts = [rank.budget.coverage for rank in account.ranks]
+    fractions = [c.matched_fraction for c in parts if c.matched_fraction is not None]
+    return {
+        "idle_claimable": bool(parts) and all(c.idle_claimable for c in parts),
+        "reasons": [reason for rank in account.ranks for reason in _reasons(rank)],
+        "kernels": sum(c.num_kernels for c in parts),
+        "kernels_in_steps": sum(c.num_in_steps for c in parts),
+        "kernels_unassigned": sum(c.num_unassigned for c in parts),
+        "matched_fraction": min(fractions) if fractions else None,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "idle_claimable": rank.budget.coverage.idle_claimable,
+                "kernels": rank.budget.coverage.num_kernels,
+                "kernels_in_steps": rank.budget.coverage.num_in_steps,
+                "kernels_unassigned": rank.budget.coverage.num_unassigned,
+                "matched_fraction": rank.budget.coverage.matched_fraction,
+            }
+            for rank in account.ranks
+        ],
+    }
+
+
+def _reasons(rank: RankAccount) -> list[dict[str, Any]]:
+    return [
+        {"rank": rank.rank, "code": r.code, "withholds": r.withholds, "text": r.text, "record_with": r.record_with}
+        for r in rank.budget.coverage.reasons
+    ]
+
+
+def _steps(account: Account) -> dict[str, Any]:
+    counted = [step for rank in account.ranks for step in rank.table.counted]
+    first = counted[0].boundary if counted else None
+    per_rank = {str(rank.rank): len(rank.table.counted) for rank in account.ranks}
+    return {
+        "count": max(per_rank.values(), default=0),
+        "count_by_rank": per_rank,
+        "empty": max((len(r.table.steps) - len(r.table.counted) for r in account.ranks), default=0),
+        "source": first.source if first else None,
+        "grade": first.grade if first else None,
+        "rows": step_rows(account),
+    }
+
+
+def _budget(account: Account) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": budget.rank,
+            "step_id": budget.step_id,
+            "start_ns": budget.start_ns,
+            "window_ns": budget.window_ns,
+            "exclusive_ns": budget.exclusive_ns,
+            "busy_ns": budget.busy_ns,
+        }
+        for rank in account.ranks
+        for budget in (*rank.budget.windows, rank.budget.total)
+    ]
+
+
+def _question(answer: Answer) -> dict[str, Any]:
+    return {
+        "id": answer.id,
+        "title": answer.title,
+        "status": answer.status,
+        "answer": answer.answer,
+        "grade": answer.grade,
+        "missing": [refusal.missing for refusal in answer.refusals],
+        "record_with": [refusal.record_with for refusal in answer.refusals],
+    }
