@@ -46,8 +46,9 @@ def find_findings(account: Account) -> tuple[Finding, ...]:
                 layer="comm",
                 rank=skew.late_rank,
                 text=(
-                    f"The others wait {show_ns(skew.awaited_ns[skew.late_rank])} for rank {skew.late_rank} in collectives "
-                    f"(the largest single wait, {show_ns(skew.largest_skew_ns)}, is for rank {skew.largest_late_rank})."
+                    f"The others wait {show_ns(skew.awaited_ns[skew.late_rank])} for rank {skew.late_rank} in "
+                    f"collectives (the largest single wait, {show_ns(skew.largest_skew_ns)}, is for "
+                    f"rank {skew.largest_late_rank})."
                 ),
                 value_ns=skew.awaited_ns[skew.late_rank],
                 grade="derived",

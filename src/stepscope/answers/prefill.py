@@ -59,8 +59,9 @@ class ChunkSizes:
         what = "chunks" if self.are_rows else "prefill parts of steps (rows are not recorded)"
         largest, median = self.sizes[-1], int(np.quantile(self.sizes, 0.5, method="inverted_cdf"))
         return (
-            f"{len(self.sizes)} {what} of {self.sizes[0]} to {largest} tokens, median {median}: {self.num_large} large "
-            f"(at least {-(-largest // 2)}), {self.num_middle} between, {self.num_tails} tails (at most {largest // 4})."
+            f"{len(self.sizes)} {what} of {self.sizes[0]} to {largest} tokens, median {median}: {self.num_large} "
+            f"large (at least {-(-largest // 2)}), {self.num_middle} between, {self.num_tails} "
+            f"tails (at most {largest // 4})."
         )
 
 

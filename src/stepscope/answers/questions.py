@@ -118,8 +118,9 @@ def _effective_prefill(account: Account) -> tuple[list[str], Grade, list[Refusal
         refusals = [_refuse("prompt lengths and prefix hits (sk - sq mixes hits with earlier chunks)", recipes.ROWS)]
         return said, "recorded", refusals
     said.append(
-        f"{show_count(hits.hit_tokens)} more were found in the prefix cache, by {hits.num_hit} of {hits.num_requests} requests "
-        f"seen; for a request that began before the capture, only what is in it is counted."
+        f"{show_count(hits.hit_tokens)} more were found in the prefix cache, by {hits.num_hit} of "
+        f"{hits.num_requests} requests seen; for a request that began before the capture, only what is in it "
+        "is counted."
     )
     return said, "recorded", []
 
@@ -155,8 +156,8 @@ def _scaling(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
     if known:
         counts = sorted(s.boundary.shape.num_scheduled_tokens or 0 for s in known)
         said.append(
-            f"{len(known)} steps pair a window with scheduled tokens ({counts[0]} to {counts[-1]}); the steps table holds "
-            "them, with attention and expert time per step."
+            f"{len(known)} steps pair a window with scheduled tokens ({counts[0]} to {counts[-1]}); the steps table "
+            "holds them, with attention and expert time per step."
         )
     else:
         refusals.append(_refuse("scheduled tokens per step", recipes.DETAILED))
@@ -220,14 +221,14 @@ def _skew_sentence(skew: ArrivalSkew) -> str:
     clocks = f"ends agree within {show_ns(skew.residual_ns)}"
     if not skew.is_evidence:
         return (
-            f"Over {skew.num_instances} matched collectives no arrival skew stands out: at most {show_ns(skew.largest_skew_ns)}, "
-            f"{clocks}."
+            f"Over {skew.num_instances} matched collectives no arrival skew stands out: at most "
+            f"{show_ns(skew.largest_skew_ns)}, {clocks}."
         )
     awaited = ", ".join(f"rank {rank} {show_ns(ns)}" for rank, ns in sorted(skew.awaited_ns.items()))
     return (
-        f"Over {skew.num_instances} matched collectives ({clocks}) the others wait for: {awaited}; the largest single wait, "
-        f"{show_ns(skew.largest_skew_ns)}, is for rank {skew.largest_late_rank}. Up to the last arrival a collective is "
-        "waiting, not transfer."
+        f"Over {skew.num_instances} matched collectives ({clocks}) the others wait for: {awaited}; the largest "
+        f"single wait, {show_ns(skew.largest_skew_ns)}, is for rank {skew.largest_late_rank}. Up to the last arrival a "
+        "collective is waiting, not transfer."
     )
 
 

@@ -5,7 +5,10 @@ Sources: vLLM 0.32 `--profiler-config` and environment, SGLang 0.5 `/start_profi
 
 from __future__ import annotations
 
-STACKS = "record Python stacks: vLLM --profiler-config '{\"torch_profiler_with_stack\": true, ...}'; SGLang /start_profile with_stack=true"
+STACKS = (
+    "record Python stacks: vLLM --profiler-config '{\"torch_profiler_with_stack\": true, ...}'; SGLang "
+    "/start_profile with with_stack=true"
+)
 DETAILED = (
     "record sums per step: vLLM 0.26 or newer --profiler-config '{\"detailed_trace_annotation\": true, ...}'; "
     "SGLang with its roofline annotations on"

@@ -44,8 +44,8 @@ WHOLE_CAPTURE = (
     "(vLLM: torch_profiler_activities [CPU, CUDA], active_iterations 5, torch_profiler_with_stack false)"
 )
 NODE_LEVEL = (
-    "record kernels inside graphs: with Nsight `--cuda-graph-trace=node`; with the torch profiler a shorter window or a "
-    "driver whose CUPTI or roctracer reports replayed kernels; or run once with enforce_eager to compare"
+    "record kernels inside graphs: with Nsight `--cuda-graph-trace=node`; with the torch profiler a shorter window or "
+    "a driver whose CUPTI or roctracer reports replayed kernels; or run once with enforce_eager to compare"
 )
 
 
@@ -289,8 +289,8 @@ def _duration_outlier(x: _Evidence) -> Reason | None:
         code="duration_outlier",
         withholds=True,
         text=(
-            f"`{x.store.names[e.name_id[worst]][:60]}` lasts {show_ns(int(e.duration_ns[worst]))} over later kernels of "
-            f"its own stream; without it the device is busy for {show_ns(without)}"
+            f"`{x.store.names[e.name_id[worst]][:60]}` lasts {show_ns(int(e.duration_ns[worst]))} over later kernels "
+            f"of its own stream; without it the device is busy for {show_ns(without)}"
         ),
         record_with=WHOLE_CAPTURE,
     )
@@ -317,8 +317,8 @@ def _truncated_window(x: _Evidence) -> Reason | None:
         code="truncated_window",
         withholds=False,
         text=(
-            f"for {show_ns(truncated.total_ns)} the host waits for device work that is not in the capture: a cut window, "
-            "neither supply nor idle; where it leads the capture the first step's window begins after it"
+            f"for {show_ns(truncated.total_ns)} the host waits for device work that is not in the capture: a cut "
+            "window, neither supply nor idle; where it leads the capture the first step's window begins after it"
         ),
         record_with="start the profiler between steps (vLLM: delay_iterations), or keep the previous step's kernels",
     )
@@ -332,8 +332,8 @@ def _shared_graph_id(x: _Evidence) -> Reason | None:
         code="shared_graph_id",
         withholds=False,
         text=(
-            f"{show_count(shared)} kernels were replayed by {int((x.replayed > 1).sum())} graph launches and share their "
-            "ids: no operation and no shape per kernel; shapes come from the step annotation only"
+            f"{show_count(shared)} kernels were replayed by {int((x.replayed > 1).sum())} graph launches and share "
+            "their ids: no operation and no shape per kernel; shapes come from the step annotation only"
         ),
         record_with="keep the graph capture trace beside it (vLLM: capture_torch_profiler true)",
     )
@@ -359,7 +359,7 @@ def _inferred_steps(x: _Evidence) -> Reason | None:
         code="inferred_steps",
         withholds=False,
         text=f"the engine marked no steps; they are inferred from: {x.table.steps[0].boundary.source}",
-        record_with="record with the engine's step annotations (vLLM writes them in every profile; see docs/capture.md)",
+        record_with="record with the engine's step annotations (vLLM writes them in every profile; docs/capture.md)",
     )
 
 

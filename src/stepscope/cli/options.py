@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,7 +32,7 @@ CatalogFiles = Annotated[
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How a report is written."""
 
     text = "text"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +61,7 @@ def check(
         raise CheckFailed(f"{trace}: idle time and shares cannot be claimed: {', '.join(codes)}.")
 
 
-class TableFormat(str, Enum):
+class TableFormat(StrEnum):
     """How a table is written."""
 
     text = "text"

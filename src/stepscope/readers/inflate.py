@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from isal import isal_zlib
 
@@ -57,7 +57,8 @@ def _chunks(source: BinaryIO, on_progress: Callable[[int], None] | None) -> Iter
 
 def _inflate(chunks: Iterator[bytes], health: HealthLog) -> Iterator[bytes]:
     """Inflate member by member. `fed` is what the current member was given last, to look for a magic number in."""
-    member, num_members, fed, is_lost = None, 0, b"", False
+    member: Any = None  # the decompressor, None between members
+    num_members, fed, is_lost = 0, b"", False
     for chunk in chunks:
         pending = fed + chunk if is_lost else chunk
         while pending:

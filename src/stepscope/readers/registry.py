@@ -114,7 +114,7 @@ def choose_reader(path: Path) -> Reader:
 
 
 def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None = None) -> Trace:
-    """Read a file, a directory (all ranks), a glob or a Run folder; `on_progress` gets the number of file bytes just read.
+    """Read a file, a directory (all ranks), a glob or a Run folder; `on_progress` gets the file bytes just read.
 
     Raises:
         BadInput: there is nothing to read.

@@ -76,10 +76,10 @@ class _Section:
             indent = 2 + len(line) - len(line.lstrip())
             console.print(Padding(line.strip(), (0, 0, 0, indent)))
         if self.table is not None:
-            # a table of numbers is never squeezed: a cut digit is a wrong digit
-            console.print(
-                Padding(self.table.to_rich(), (0, 0, 0, 2)), width=max(console.width, self.table.number_width)
-            )
+            width = console.width
+            console.width = max(width, self.table.number_width)  # never squeezed: a cut digit is a wrong digit
+            console.print(Padding(self.table.to_rich(), (0, 0, 0, 2)))
+            console.width = width
         console.print()
 
     def to_markdown(self) -> str:

@@ -108,7 +108,7 @@ def _from_capture(store: EventStore, selection: Selection) -> Iterator[bytes]:
     health = HealthLog()
     path = Path(store.origin.path)
     for batch in Document(path=str(path), health=health, with_raw=True).batches(read_blocks(path, health)):
-        raws = batch.raw or [None] * len(batch.events)
+        raws: list[msgspec.Raw | None] = [*batch.raw] if batch.raw is not None else [None] * len(batch.events)
         for event, raw in zip(batch.events, raws, strict=True):
             edge = _edge(cast("ExactEvent", event), selection)
             if edge is None:
@@ -130,11 +130,7 @@ def _edge(event: ExactEvent, selection: Selection) -> tuple[int, int] | None:
     own_id = event.args.correlation if event.args is not None else None
     if event.ph == "X" and kind is not None and kind <= LAST_DEVICE_KIND:
         return (0, 0) if (start, _id(own_id)) in selection.device else None
-    if event.ph in ("s", "f", "t"):
-        return None if _id(event.id) in selection.foreign_ids or not _inside(start, selection) else (0, 0)
-    if kind == RUNTIME and _id(own_id) in selection.foreign_ids:
-        return None
-    if (start, event.name) in selection.other_steps or kind == DEVICE_SCOPE:
+    if _is_foreign(event, kind, start, selection):
         return None
     end = start + max(_ns(event.dur), 0) if event.ph == "X" else start
     if not (start < selection.end_ns and (end > selection.start_ns or start >= selection.start_ns)):
@@ -142,8 +138,14 @@ def _edge(event: ExactEvent, selection: Selection) -> tuple[int, int] | None:
     return max(selection.start_ns - start, 0), max(end - selection.end_ns, 0)
 
 
-def _inside(time_ns: int, selection: Selection) -> bool:
-    return selection.start_ns <= time_ns < selection.end_ns
+def _is_foreign(event: ExactEvent, kind: int | None, start_ns: int, selection: Selection) -> bool:
+    """Flows and launches of work that is left out, and annotations of other steps."""
+    if event.ph in ("s", "f", "t"):
+        return _id(event.id) in selection.foreign_ids
+    own_id = event.args.correlation if event.args is not None else None
+    if kind == RUNTIME and _id(own_id) in selection.foreign_ids:
+        return True
+    return (start_ns, event.name) in selection.other_steps or kind == DEVICE_SCOPE
 
 
 def _clipped(event: ExactEvent, raw: msgspec.Raw | None, selection: Selection) -> bytes:
