@@ -41,7 +41,7 @@ reference: $(VENV)/.stamp ## write docs/reference.md again from the declared tab
 	$(BIN)/python tools/write_reference.py
 
 check-engine: $(VENV)/.stamp ## install and start the real engine, and check against its scheduler
-	examples/install_engine.sh $(ENGINE_VENV)
+	sh examples/install_engine.sh $(ENGINE_VENV)
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python $(BIN)/pytest -m engine
 
 check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark

@@ -1,4 +1,4 @@
-"""How far a number can be trusted: Grade, Claim and Refusal.
+"""How far a number can be trusted: Grade and Refusal.
 
 A share of time is only claimed for a mechanism whose inputs are recorded, derived, classified or joined; everything
 else is refused, and the refusal says what is missing and what would record it.
@@ -7,7 +7,10 @@ else is refused, and the refusal says what is missing and what would record it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from stepscope.messages import Message
 
 Grade = Literal[
     "recorded", "derived", "classified", "joined", "inferred", "modelled", "extrapolated", "simulated", "refused"
@@ -27,24 +30,10 @@ GRADES: dict[Grade, str] = {
 
 assert tuple(GRADES) == get_args(Grade)
 
-CLAIMABLE: frozenset[Grade] = frozenset({"recorded", "derived", "classified", "joined"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One number with its unit, grade and source. `value` None means unknown, and `reason` says why."""
-
-    label: str
-    value: int | float | str | None
-    unit: str
-    grade: Grade
-    source: str
-    reason: str | None = None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """What a question lacks, and the exact setting that would record it."""
 
-    missing: str
-    record_with: str
+    missing: Message
+    record_with: Message

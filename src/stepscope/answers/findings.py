@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.messages import Message, say
 from stepscope.steps.ranks import ArrivalSkew
-from stepscope.units import show_fraction, show_ns
+from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
     from stepscope.answers.account import Account, RankAccount
@@ -26,10 +27,10 @@ class Finding:
     id: str
     layer: str
     rank: int | None
-    text: str
+    text: Message
     value_ns: int
     grade: Grade
-    not_shown: str
+    not_shown: Message
 
 
 def find_findings(account: Account) -> tuple[Finding, ...]:
@@ -45,39 +46,62 @@ def find_findings(account: Account) -> tuple[Finding, ...]:
                 id="late_rank",
                 layer="comm",
                 rank=skew.late_rank,
-                text=(
-                    f"The others wait {show_ns(skew.awaited_ns[skew.late_rank])} for rank {skew.late_rank} in "
-                    f"collectives (the largest single wait, {show_ns(skew.largest_skew_ns)}, is for "
-                    f"rank {skew.largest_late_rank})."
+                text=say(
+                    "The others wait {total} for rank {rank} in collectives (the largest single wait, {largest}, is "
+                    "for rank {other}).",
+                    total=show_ns(skew.awaited_ns[skew.late_rank]),
+                    rank=skew.late_rank,
+                    largest=show_ns(skew.largest_skew_ns),
+                    other=skew.largest_late_rank,
                 ),
                 value_ns=skew.awaited_ns[skew.late_rank],
                 grade="derived",
-                not_shown="why it is late: compare its budget with the others' in the same step",
+                not_shown=say("why it is late: compare its budget with the others' in the same step"),
             )
         )
     order = ("supply", "host", "compute", "kv", "comm", "idle", "unknown")
     return tuple(sorted(found, key=lambda f: (order.index(f.layer), -f.value_ns)))
 
 
+# category, sentence, what it does not show; {rank}, {total} and {share} are filled in
 _SENTENCES: tuple[tuple[str, str, str], ...] = (
-    ("supply", "waits for its next work", "whether requests were queued at that time"),
+    (
+        "supply",
+        "{rank} waits for its next work for {total}, {share} of its span.",
+        "whether requests were queued at that time",
+    ),
     (
         "host",
-        "has an idle device, or Python time, while the host prepares or launches",
+        (
+            "{rank} has an idle device, or Python time, while the host prepares or launches for {total}, {share} of its "
+            "span."
+        ),
         "how much of it the profiler itself adds",
     ),
-    ("kv", "is in the KV data path", "what reading compressed or sparse KV saved"),
-    ("comm", "is in exposed communication", "how much of it is waiting for a late rank, without the other ranks"),
-    ("idle", "is idle with the worker recorded doing something that is no step", "why the worker was there"),
-    ("unknown", "has no evidence either way", "anything about that time"),
+    (
+        "kv",
+        "{rank} is in the KV data path for {total}, {share} of its span.",
+        "what reading compressed or sparse KV saved",
+    ),
+    (
+        "comm",
+        "{rank} is in exposed communication for {total}, {share} of its span.",
+        "how much of it is waiting for a late rank, without the other ranks",
+    ),
+    (
+        "idle",
+        "{rank} is idle with the worker recorded doing something that is no step for {total}, {share} of its span.",
+        "why the worker was there",
+    ),
+    ("unknown", "{rank} has no evidence either way for {total}, {share} of its span.", "anything about that time"),
 )
 
 
 def _shares(rank: RankAccount) -> list[Finding]:
     total, span = rank.budget.total, rank.budget.total.window_ns
-    name = "Rank ?" if rank.rank is None else f"Rank {rank.rank}"
+    name = say("Rank ?") if rank.rank is None else say("Rank {rank}", rank=rank.rank)
     found = []
-    for category, what, not_shown in _SENTENCES:
+    for category, sentence, not_shown in _SENTENCES:
         ns = total.exclusive_ns[category] or 0
         if span and ns >= _NOTABLE * span:
             found.append(
@@ -85,10 +109,10 @@ def _shares(rank: RankAccount) -> list[Finding]:
                     id=f"{category}_share",
                     layer=category,
                     rank=rank.rank,
-                    text=f"{name} {what} for {show_ns(ns)}, {show_fraction(ns / span)} of its span.",
+                    text=say(sentence, rank=name, total=show_ns(ns), share=show_fraction(ns / span)),
                     value_ns=ns,
                     grade="classified",
-                    not_shown=not_shown,
+                    not_shown=say(not_shown),
                 )
             )
     compiled = rank.budget.step_families.get(("host", "compile"))
@@ -100,13 +124,16 @@ def _shares(rank: RankAccount) -> list[Finding]:
                 id="compilation",
                 layer="host",
                 rank=rank.rank,
-                text=(
-                    f"{name} compiles for {show_ns(compiled[worst])} in step {step.step_id} "
-                    f"({step.boundary.shape.num_scheduled_tokens} tokens): a cold step, no steady state."
+                text=say(
+                    "{rank} compiles for {total} in step {step} ({tokens} tokens): a cold step, no steady state.",
+                    rank=name,
+                    total=show_ns(compiled[worst]),
+                    step=step.step_id,
+                    tokens=show_count(step.boundary.shape.num_scheduled_tokens),
                 ),
                 value_ns=sum(compiled),
                 grade="classified",
-                not_shown="whether it comes again: warm up, and leave cold steps out of statistics",
+                not_shown=say("whether it comes again: warm up, and leave cold steps out of statistics"),
             )
         )
     return found

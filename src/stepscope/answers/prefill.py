@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.messages import Message, say
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -54,14 +56,23 @@ class ChunkSizes:
     num_tails: int
 
     @property
-    def sentence(self) -> str:
+    def sentence(self) -> Message:
         """In words."""
-        what = "chunks" if self.are_rows else "prefill parts of steps (rows are not recorded)"
         largest, median = self.sizes[-1], int(np.quantile(self.sizes, 0.5, method="inverted_cdf"))
-        return (
-            f"{len(self.sizes)} {what} of {self.sizes[0]} to {largest} tokens, median {median}: {self.num_large} "
-            f"large (at least {-(-largest // 2)}), {self.num_middle} between, {self.num_tails} "
-            f"tails (at most {largest // 4})."
+        rows, sums = say("chunks"), say("prefill parts of steps (rows are not recorded)")
+        return say(
+            "{count} {what} of {least} to {largest} tokens, median {median}: {large} large (at least {half}), {middle} "
+            "between, {tails} tails (at most {quarter}).",
+            count=len(self.sizes),
+            what=rows if self.are_rows else sums,
+            least=self.sizes[0],
+            largest=largest,
+            median=median,
+            large=self.num_large,
+            half=-(-largest // 2),
+            middle=self.num_middle,
+            tails=self.num_tails,
+            quarter=largest // 4,
         )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from stepscope.answers import recipes
 from stepscope.answers.prefill import chunk_sizes, prefix_hits
+from stepscope.evidence import Refusal
+from stepscope.messages import Message, say
 from stepscope.steps.ranks import ArrivalSkew
 from stepscope.units import show_count, show_fraction, show_ns
 
@@ -18,22 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.answers.account import Account, RankAccount
-    from stepscope.evidence import Grade, Refusal
+    from stepscope.evidence import Grade
     from stepscope.steps.step import Step
-
-from stepscope.evidence import Refusal
 
 Status = Literal["answered", "partial", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One question's answer: what can be said, and what cannot."""
+    """One question's answer: what can be said, sentence by sentence, and what cannot."""
 
     id: str
     title: str
     status: Status
-    answer: str
+    sentences: tuple[Message, ...]
     grade: Grade
     refusals: tuple[Refusal, ...] = ()
 
@@ -50,7 +50,7 @@ class Question:
     id: str
     title: str
     needs: str
-    ask: Callable[[Account], tuple[list[str], Grade, list[Refusal]]]
+    ask: Callable[[Account], tuple[list[Message], Grade, list[Refusal]]]
 
 
 def _ask(question: Question, account: Account) -> Answer:
@@ -60,35 +60,41 @@ def _ask(question: Question, account: Account) -> Answer:
         id=question.id,
         title=question.title,
         status=status,
-        answer=" ".join(said),
+        sentences=tuple(said),
         grade=grade if said else "refused",
         refusals=tuple(refusals),
     )
 
 
-def _refuse(missing: str, record_with: str) -> Refusal:
-    return Refusal(missing=missing, record_with=record_with)
+def _refuse(missing: Message | str, record_with: Message) -> Refusal:
+    return Refusal(missing=say(missing) if isinstance(missing, str) else missing, record_with=record_with)
 
 
-def _supply(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _supply(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     said, refusals = [], []
     for rank in account.ranks:
         if not rank.budget.coverage.idle_claimable:
             reason = next(r for r in rank.budget.coverage.reasons if r.withholds)
-            refusals.append(_refuse(f"{_of(rank)}: a device lane that is whole: {reason.text}", reason.record_with))
+            refusals.append(
+                _refuse(
+                    say("{rank}: a device lane that is whole: {reason}", rank=_of(rank), reason=reason.text),
+                    reason.record_with,
+                )
+            )
             continue
         waited = rank.budget.total.exclusive_ns["supply"] or 0
         signal = next((s for s in rank.signals if s.layer == "supply"), None)
         if signal is None and not rank.store.has_frames:
-            refusals.append(_refuse(f"{_of(rank)}: waits of the worker (no Python stacks)", recipes.STACKS))
+            refusals.append(
+                _refuse(say("{rank}: waits of the worker (no Python stacks)", rank=_of(rank)), recipes.STACKS)
+            )
             continue
-        share = _share(waited, rank)
-        said.append(f"{_of(rank)}: {show_ns(waited)} ({share}) of the span is wait for the next work{_longest(rank)}.")
+        said.append(_waited(rank, waited))
         if rank.supply_causes:
             causes = ", ".join(f"{name} {show_ns(ns)}" for name, ns in rank.supply_causes.items())
-            said.append(f"Meanwhile the engine: {causes}.")
+            said.append(say("Meanwhile the engine: {causes}.", causes=causes))
     if said and any(rank.store.has_frames for rank in account.ranks):
-        said.append("Stacks slow the host down, so host and supply time are upper bounds.")
+        said.append(say("Stacks slow the host down, so host and supply time are upper bounds."))
     refusals.append(
         _refuse(
             "whether requests were queued while the workers waited (queue length is a time average, no batch size)",
@@ -98,34 +104,59 @@ def _supply(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
     return said, "classified", refusals
 
 
-def _longest(rank: RankAccount) -> str:
+def _waited(rank: RankAccount, waited_ns: int) -> Message:
+    share = _share(waited_ns, rank)
     budgets = [b for b in rank.budget.windows if b.exclusive_ns["supply"]]
     if not budgets:
-        return ""
+        return say(
+            "{rank}: {waited} ({share}) of the span is wait for the next work.",
+            rank=_of(rank),
+            waited=show_ns(waited_ns),
+            share=share,
+        )
     worst = max(budgets, key=lambda b: b.exclusive_ns["supply"] or 0)
-    return f"; the longest, {show_ns(worst.exclusive_ns['supply'])}, stands before step {worst.step_id}"
+    return say(
+        "{rank}: {waited} ({share}) of the span is wait for the next work; the longest, {longest}, stands before step "
+        "{step}.",
+        rank=_of(rank),
+        waited=show_ns(waited_ns),
+        share=share,
+        longest=show_ns(worst.exclusive_ns["supply"]),
+        step=worst.step_id,
+    )
 
 
-def _effective_prefill(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _effective_prefill(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     steps = _first_rank_steps(account)
     with_prefill = [s for s in steps if s.boundary.shape.prefill.query_sum]
     if not any(s.boundary.shape.prefill.query_sum is not None for s in steps):
         return [], "refused", [_refuse("tokens computed per step", recipes.DETAILED)]
     computed = sum(s.boundary.shape.prefill.query_sum or 0 for s in steps)
-    said = [f"{show_count(computed)} prefill tokens were computed, in {len(with_prefill)} of {len(steps)} steps."]
+    said = [
+        say(
+            "{tokens} prefill tokens were computed, in {some} of {all} steps.",
+            tokens=show_count(computed),
+            some=len(with_prefill),
+            all=len(steps),
+        )
+    ]
     hits = prefix_hits(steps)
     if hits is None:
         refusals = [_refuse("prompt lengths and prefix hits (sk - sq mixes hits with earlier chunks)", recipes.ROWS)]
         return said, "recorded", refusals
     said.append(
-        f"{show_count(hits.hit_tokens)} more were found in the prefix cache, by {hits.num_hit} of "
-        f"{hits.num_requests} requests seen; for a request that began before the capture, only what is in it "
-        "is counted."
+        say(
+            "{tokens} more were found in the prefix cache, by {some} of {all} requests seen; for a request that began "
+            "before the capture, only what is in it is counted.",
+            tokens=show_count(hits.hit_tokens),
+            some=hits.num_hit,
+            all=hits.num_requests,
+        )
     )
     return said, "recorded", []
 
 
-def _chunk_shape(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _chunk_shape(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     steps = _first_rank_steps(account)
     sizes = chunk_sizes(steps)
     if sizes is None:
@@ -133,31 +164,37 @@ def _chunk_shape(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
     said = [sizes.sentence]
     mixed = sum(s.phase == "mixed" for s in steps)
     if mixed:
-        said.append(f"{mixed} steps mix prefill with decode.")
+        said.append(say("{count} steps mix prefill with decode.", count=mixed))
     modes = sorted({s.graph_mode for s in steps if s.graph_mode})
     has_device = any(rank.table.windows.lane == "device" for rank in account.ranks)
     refusals = []
     if modes:
-        said.append("Graph mode: " + ", ".join(f"{sum(s.graph_mode == m for s in steps)} {m}" for m in modes) + ".")
+        counts = ", ".join(f"{sum(s.graph_mode == m for s in steps)} {m}" for m in modes)
+        said.append(say("Graph mode: {counts}.", counts=counts))
     elif has_device:
         refusals.append(_refuse("graph mode", recipes.LAUNCHES))
     padded = [s.boundary.num_padded_tokens for s in steps if s.boundary.num_padded_tokens is not None]
     if padded:
-        said.append(f"Padding added {show_count(sum(padded))} tokens.")
+        said.append(say("Padding added {tokens} tokens.", tokens=show_count(sum(padded))))
     elif has_device and modes != ["eager"]:
         refusals.append(_refuse("padding to captured sizes", recipes.ROWS))
     return said, "recorded", refusals
 
 
-def _scaling(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _scaling(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     said, refusals = [], []
     steps = _first_rank_steps(account)
     known = [s for s in steps if s.boundary.shape.num_scheduled_tokens and s.window]
     if known:
         counts = sorted(s.boundary.shape.num_scheduled_tokens or 0 for s in known)
         said.append(
-            f"{len(known)} steps pair a window with scheduled tokens ({counts[0]} to {counts[-1]}); the steps table "
-            "holds them, with attention and expert time per step."
+            say(
+                "{steps} steps pair a window with scheduled tokens ({least} to {most}); the steps table holds them, "
+                "with attention and expert time per step.",
+                steps=len(known),
+                least=counts[0],
+                most=counts[-1],
+            )
         )
     else:
         refusals.append(_refuse("scheduled tokens per step", recipes.DETAILED))
@@ -169,12 +206,12 @@ def _scaling(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
     if has_experts:
         refusals.append(_refuse("rows per expert, to set expert time against", recipes.EXPERTS))
     refusals.append(
-        _refuse("fits with intervals (they need many steps with spread)", "record 30 steps or more of each phase")
+        _refuse("fits with intervals (they need many steps with spread)", say("record 30 steps or more of each phase"))
     )
     return said, "derived", refusals
 
 
-def _kv_path(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _kv_path(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     said = []
     for rank in account.ranks:
         families = {
@@ -186,10 +223,18 @@ def _kv_path(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
             continue
         listed = ", ".join(f"{name} {show_ns(ns)}" for name, ns in sorted(families.items(), key=lambda x: -x[1]))
         total = sum(families.values())
-        said.append(f"{_of(rank)}: the KV data path takes {show_ns(total)} ({_share(total, rank)}): {listed}.")
+        said.append(
+            say(
+                "{rank}: the KV data path takes {total} ({share}): {families}.",
+                rank=_of(rank),
+                total=show_ns(total),
+                share=_share(total, rank),
+                families=listed,
+            )
+        )
     if said:
         said.append(
-            "Attention kernels read KV too and stand under compute; what fused kernels write is not seen apart."
+            say("Attention kernels read KV too and stand under compute; what fused kernels write is not seen apart.")
         )
     refusals = [_refuse("what compressed or sparse reading saved", recipes.MODEL)]
     if not said:
@@ -197,42 +242,57 @@ def _kv_path(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
     return said, "classified", refusals
 
 
-def _communication(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _communication(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     said, refusals = [], []
     for rank in account.ranks:
         exposed, busy = rank.budget.total.exclusive_ns["comm"] or 0, rank.budget.total.busy_ns["comm"] or 0
         if not exposed and not busy:
             continue
-        hidden = f", {show_ns(busy - exposed)} more is hidden behind compute" if busy > exposed else ""
-        said.append(f"{_of(rank)}: exposed communication is {show_ns(exposed)} ({_share(exposed, rank)}){hidden}.")
+        said.append(_exposed(rank, exposed, busy - exposed))
     if not said and len(account.ranks) == 1:
         world = account.ranks[0].store.origin.world_size
         if world == 1:
-            return ["One rank, and no collective is recorded."], "classified", []
+            return [say("One rank, and no collective is recorded.")], "classified", []
     skew = account.skew
     if isinstance(skew, ArrivalSkew):
         said.append(_skew_sentence(skew))
     else:
-        refusals.append(_refuse(f"arrival skew apart from transfer ({skew})", recipes.ALL_RANKS))
+        refusals.append(_refuse(say("arrival skew apart from transfer ({reason})", reason=skew), recipes.ALL_RANKS))
     return said, "classified", refusals
 
 
-def _skew_sentence(skew: ArrivalSkew) -> str:
-    clocks = f"ends agree within {show_ns(skew.residual_ns)}"
-    if not skew.is_evidence:
-        return (
-            f"Over {skew.num_instances} matched collectives no arrival skew stands out: at most "
-            f"{show_ns(skew.largest_skew_ns)}, {clocks}."
-        )
-    awaited = ", ".join(f"rank {rank} {show_ns(ns)}" for rank, ns in sorted(skew.awaited_ns.items()))
-    return (
-        f"Over {skew.num_instances} matched collectives ({clocks}) the others wait for: {awaited}; the largest "
-        f"single wait, {show_ns(skew.largest_skew_ns)}, is for rank {skew.largest_late_rank}. Up to the last arrival a "
-        "collective is waiting, not transfer."
+def _exposed(rank: RankAccount, exposed_ns: int, hidden_ns: int) -> Message:
+    values = {"rank": _of(rank), "exposed": show_ns(exposed_ns), "share": _share(exposed_ns, rank)}
+    if hidden_ns <= 0:
+        return say("{rank}: exposed communication is {exposed} ({share}).", **values)
+    return say(
+        "{rank}: exposed communication is {exposed} ({share}), {hidden} more is hidden behind compute.",
+        hidden=show_ns(hidden_ns),
+        **values,
     )
 
 
-def _counters(account: Account) -> tuple[list[str], Grade, list[Refusal]]:
+def _skew_sentence(skew: ArrivalSkew) -> Message:
+    if not skew.is_evidence:
+        return say(
+            "Over {count} matched collectives no arrival skew stands out: at most {largest}, and the ends agree within "
+            "{residual}.",
+            count=skew.num_instances,
+            largest=show_ns(skew.largest_skew_ns),
+            residual=show_ns(skew.residual_ns),
+        )
+    return say(
+        "Over {count} matched collectives (ends agree within {residual}) the others wait for: {awaited}; the largest "
+        "single wait, {largest}, is for rank {rank}. Up to the last arrival a collective is waiting, not transfer.",
+        count=skew.num_instances,
+        residual=show_ns(skew.residual_ns),
+        awaited=", ".join(f"rank {rank} {show_ns(ns)}" for rank, ns in sorted(skew.awaited_ns.items())),
+        largest=show_ns(skew.largest_skew_ns),
+        rank=skew.largest_late_rank,
+    )
+
+
+def _counters(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     del account  # a torch profile holds none
     return [], "refused", [_refuse("hardware counters per kernel (N/A, not zero)", recipes.COUNTERS)]
 
@@ -278,14 +338,14 @@ QUESTIONS: tuple[Question, ...] = (
 )
 
 
-def _of(rank: RankAccount) -> str:
-    return "Rank ?" if rank.rank is None else f"Rank {rank.rank}"
+def _of(rank: RankAccount) -> Message:
+    return say("Rank ?") if rank.rank is None else say("Rank {rank}", rank=rank.rank)
 
 
-def _share(ns: int, rank: RankAccount) -> str:
+def _share(ns: int, rank: RankAccount) -> Message:
     if not rank.budget.coverage.idle_claimable or not rank.budget.total.window_ns:
-        return "share withheld"
-    return show_fraction(ns / rank.budget.total.window_ns)
+        return say("share withheld")
+    return say("{share}", share=show_fraction(ns / rank.budget.total.window_ns))
 
 
 def _first_rank_steps(account: Account) -> tuple[Step, ...]:

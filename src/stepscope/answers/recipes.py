@@ -5,27 +5,31 @@ Sources: vLLM 0.32 `--profiler-config` and environment, SGLang 0.5 `/start_profi
 
 from __future__ import annotations
 
-STACKS = (
-    "record Python stacks: vLLM --profiler-config '{\"torch_profiler_with_stack\": true, ...}'; SGLang "
+from stepscope.messages import Message
+
+STACKS = Message(
+    "record Python stacks: vLLM --profiler-config '{{\"torch_profiler_with_stack\": true, ...}}'; SGLang "
     "/start_profile with with_stack=true"
 )
-DETAILED = (
-    "record sums per step: vLLM 0.26 or newer --profiler-config '{\"detailed_trace_annotation\": true, ...}'; "
+DETAILED = Message(
+    "record sums per step: vLLM 0.26 or newer --profiler-config '{{\"detailed_trace_annotation\": true, ...}}'; "
     "SGLang with its roofline annotations on"
 )
-QUEUE = (
+QUEUE = Message(
     "record the queue beside the profile: vLLM --enable-logging-iteration-details and the metrics "
     "vllm:num_requests_waiting, vllm:num_requests_running; SGLang --enable-metrics (sglang:num_queue_reqs)"
 )
-ROWS = "record each step's rows: a step marker with query_len, kv_len and prefix hit per request (docs/capture.md)"
-EXPERTS = (
+ROWS = Message(
+    "record each step's rows: a step marker with query_len, kv_len and prefix hit per request (docs/capture.md)"
+)
+EXPERTS = Message(
     "record tokens per expert: vLLM router.set_capture_fn through a plugin, SGLang --expert-distribution-recorder-mode "
     "per_pass (docs/capture.md)"
 )
-COUNTERS = (
+COUNTERS = Message(
     "record hardware counters in a run of its own: NVIDIA `ncu --csv --page raw`; Ascend "
     "torch_npu.profiler with aic_metrics=PipeUtilization, profiler_level=Level1"
 )
-ALL_RANKS = "profile all ranks in the same window and pass their directory"
-MODEL = "compare with the cost model for this model's config.json: a trace alone never holds the savings"
-LAUNCHES = "record CPU and device activities together, so that graph launches are seen"
+ALL_RANKS = Message("profile all ranks in the same window and pass their directory")
+MODEL = Message("compare with the cost model for this model's config.json: a trace alone never holds the savings")
+LAUNCHES = Message("record CPU and device activities together, so that graph launches are seen")

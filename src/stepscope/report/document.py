@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 import stepscope
 from stepscope.answers.findings import find_findings
 from stepscope.answers.questions import answer_questions
+from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
 
+from stepscope.steps.ranks import ArrivalSkew
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.answers.account import Account, RankAccount
+    from stepscope.answers.findings import Finding
     from stepscope.answers.questions import Answer
     from stepscope.store.events import EventStore
 
@@ -22,6 +28,7 @@ SCHEMA = "stepscope.report/1"
 
 def to_document(account: Account) -> dict[str, Any]:
     """The whole report."""
+    answers, findings = answer_questions(account), find_findings(account)
     return {
         "schema": SCHEMA,
         "version": stepscope.__version__,
@@ -36,22 +43,26 @@ def to_document(account: Account) -> dict[str, Any]:
         "families": family_rows(account),
         "signals": signal_rows(account),
         "parts": part_rows(account),
+        "step_families": step_families(account),
+        "step_kernels": step_kernels(account),
+        "skew": _skew(account),
         "supply_causes": [
             {"rank": rank.rank, "ns": rank.supply_causes} for rank in account.ranks if rank.supply_causes is not None
         ],
-        "questions": [_question(answer) for answer in answer_questions(account)],
+        "questions": [_question(answer) for answer in answers],
         "findings": [
             {
                 "id": f.id,
                 "layer": f.layer,
                 "rank": f.rank,
-                "text": f.text,
+                "text": str(f.text),
                 "value_ns": f.value_ns,
                 "grade": f.grade,
-                "not_shown": f.not_shown,
+                "not_shown": str(f.not_shown),
             }
-            for f in find_findings(account)
+            for f in findings
         ],
+        "messages": _messages(account, answers, findings),
     }
 
 
@@ -106,7 +117,13 @@ def _coverage(account: Account) -> dict[str, Any]:
 
 def _reasons(rank: RankAccount) -> list[dict[str, Any]]:
     return [
-        {"rank": rank.rank, "code": r.code, "withholds": r.withholds, "text": r.text, "record_with": r.record_with}
+        {
+            "rank": rank.rank,
+            "code": r.code,
+            "withholds": r.withholds,
+            "text": str(r.text),
+            "record_with": str(r.record_with),
+        }
         for r in rank.budget.coverage.reasons
     ]
 
@@ -140,13 +157,42 @@ def _budget(account: Account) -> list[dict[str, Any]]:
     ]
 
 
+def _skew(account: Account) -> dict[str, Any]:
+    """Arrival skew of matched collectives, or why it cannot be given."""
+    skew = account.skew
+    if not isinstance(skew, ArrivalSkew):
+        return {"refused": skew}
+    return {
+        "collectives": skew.num_instances,
+        "residual_ns": skew.residual_ns,
+        "largest_ns": skew.largest_skew_ns,
+        "awaited_ns": {str(rank): ns for rank, ns in skew.awaited_ns.items()},
+        "is_evidence": skew.is_evidence,
+        "grade": "derived",
+    }
+
+
 def _question(answer: Answer) -> dict[str, Any]:
     return {
         "id": answer.id,
         "title": answer.title,
         "status": answer.status,
-        "answer": answer.answer,
+        "answer": " ".join(str(sentence) for sentence in answer.sentences),
+        "sentences": [str(sentence) for sentence in answer.sentences],
         "grade": answer.grade,
-        "missing": [refusal.missing for refusal in answer.refusals],
-        "record_with": [refusal.record_with for refusal in answer.refusals],
+        "missing": [str(refusal.missing) for refusal in answer.refusals],
+        "record_with": [str(refusal.record_with) for refusal in answer.refusals],
+    }
+
+
+def _messages(account: Account, answers: Sequence[Answer], findings: Sequence[Finding]) -> dict[str, Any]:
+    """Every sentence of the report with the template and values that it was made from, for other languages."""
+    said = [message for answer in answers for message in answer.sentences]
+    said += [m for answer in answers for refusal in answer.refusals for m in (refusal.missing, refusal.record_with)]
+    said += [m for finding in findings for m in (finding.text, finding.not_shown)]
+    said += [m for rank in account.ranks for r in rank.budget.coverage.reasons for m in (r.text, r.record_with)]
+    parts = {str(part): part for message in said for part in message.walk()}
+    return {
+        text: {"template": part.template, "values": {name: str(value) for name, value in part.values.items()}}
+        for text, part in parts.items()
     }

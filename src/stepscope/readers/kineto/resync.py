@@ -165,12 +165,11 @@ def _broken_end(text: bytes, start: int, *, final: bool) -> int | None:
     """
     phase = _PHASE.search(text, start)
     if phase:
-        ends = (_next_event(text, start, phase.end()), _next_bare(text, start, phase.end()))
-        known = [end for end in ends if end is not None]
-        list_end = _list_end(text, phase.end(), min(known, default=len(text)))
-        known += [list_end] if list_end is not None else []
-        if known:
-            return min(known)
+        end = _next_bare(text, start, phase.end())
+        for find in (_next_event, _list_end):  # each closer than the one before, if at all
+            end = find(text, start, phase.end(), len(text) if end is None else end) or end
+        if end is not None:
+            return end
     elif text[start : start + 1] == b'"':
         closing = _CLOSING.search(text, start)
         if closing:
@@ -178,14 +177,14 @@ def _broken_end(text: bytes, start: int, *, final: bool) -> int | None:
     return len(text) if final else None
 
 
-def _next_event(text: bytes, start: int, after: int) -> int | None:
+def _next_event(text: bytes, start: int, after: int, before: int) -> int | None:
     """The end before an opening brace with the same first key as this event's, or with a phase of its own behind it."""
     own = _OWN_KEY.match(text, start)
-    place = _NEXT.search(text, after)
+    place = _NEXT.search(text, after, before)
     while place:
-        following = _NEXT.search(text, place.end())
+        following = _NEXT.search(text, place.end(), before)
         is_alike = own is not None and own[1] == place[1]
-        if is_alike or _PHASE.search(text, place.end(), following.start() if following else len(text)):
+        if is_alike or _PHASE.search(text, place.end(), following.start() if following else before):
             return place.start() + 1
         place = following
     return None
@@ -197,7 +196,7 @@ def _next_bare(text: bytes, start: int, after: int) -> int | None:
     return next((m.start() + 1 for m in _NEXT_BARE.finditer(text, after) if own and own[1] == m[1]), None)
 
 
-def _list_end(text: bytes, after: int, before: int) -> int | None:
+def _list_end(text: bytes, _start: int, after: int, before: int) -> int | None:
     """The end before a bracket that only the document's own metadata follow."""
     for place in _LIST_END.finditer(text, after, before):
         behind = text[place.end() + 1 :].decode("utf-8", "replace").lstrip()
