@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.answers.account import explain
+from stepscope.budget.catalog import load_catalog
 from stepscope.readers.kineto import reader
 from stepscope.readers.registry import Trace
 from stepscope.report.document import to_document
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stepscope.answers.account import Account
+    from stepscope.budget.catalog import Catalog
     from stepscope.store.events import EventStore
 
 Event = dict[str, Any]
@@ -145,13 +148,19 @@ def to_store(
     return store
 
 
+@cache
+def catalog() -> Catalog:
+    """The shipped catalog, read once."""
+    return load_catalog()
+
+
 def to_account(*stores: EventStore | Sequence[Event]) -> Account:
     """Account for stores, or for lists of events (ranks 0, 1, ...)."""
     read = [
         given if hasattr(given, "origin") else to_store(given, rank=i, world_size=len(stores))  # type: ignore[arg-type]
         for i, given in enumerate(stores)
     ]
-    return explain(Trace(source="inline", stores=tuple(read)))
+    return explain(Trace(source="inline", stores=tuple(read)), catalog=catalog())
 
 
 def to_report(*stores: EventStore | Sequence[Event]) -> dict[str, Any]:

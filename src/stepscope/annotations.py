@@ -83,7 +83,7 @@ def _sglang(dialect: str, match: re.Match[str]) -> Annotation:
         shape = BatchShape.from_sums(NO_ROWS, NO_ROWS)
     elif mode in ("EXTEND", "PREFILL"):
         shape = BatchShape.from_sums(_sums(fields, "c_", rows, tokens), NO_ROWS)
-    elif mode == "DECODE":
+    elif mode == "DECODE" or (mode.endswith("VERIFY") and "g_sq" in fields):
         # without a token count a decode row computes one token; with drafts SGLang gives g_sq
         shape = BatchShape.from_sums(NO_ROWS, _sums(fields, "g_", rows, rows if tokens is None else tokens))
     elif "c" in fields and "g" in fields:
@@ -114,7 +114,8 @@ def _atom(dialect: str, match: re.Match[str]) -> Annotation:
     rows = fields["bs"]
     sums = _sums(fields, "", rows, fields.get("tok", rows if match["mode"] == "decode" else None))
     parts = (sums, NO_ROWS) if match["mode"] == "prefill" else (NO_ROWS, sums)
-    padding = None if padded_rows is None else padded_rows - rows
+    # a padded row computes as many tokens as a real one: its own and its drafts
+    padding = None if padded_rows is None else (padded_rows - rows) * (1 + fields.get("spec", 0))
     return Annotation(dialect=dialect, kind="step", shape=BatchShape.from_sums(*parts), num_padded_tokens=padding)
 
 
@@ -167,7 +168,7 @@ _DIALECTS: tuple[tuple[str, re.Pattern[str], Callable[[str, re.Match[str]], Anno
         _vllm,
     ),
     ("sglang", re.compile(r"^step\[(?P<mode>[A-Z_]+)(?P<body>[^\]]*)\]"), _sglang),
-    ("atom", re.compile(r"^(?P<mode>prefill|decode)\[(?P<body>bs=.*)\]"), _atom),
+    ("atom", re.compile(r"^(?P<mode>prefill|decode)\[(?P<body>bs=\d+.*)\]"), _atom),
     ("vllm-early", re.compile(r"^execute_new_(?P<new>\d+)_cached_(?P<cached>\d+)$"), _vllm_early),
     (
         "tensorrt-llm",

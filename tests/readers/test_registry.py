@@ -95,7 +95,7 @@ def test_gzip_with_nothing_inside_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no such file, directory or pattern. Check the path"):
+    with pytest.raises(BadInput, match=r"no such file, directory or pattern\. Check the path"):
         open_trace(tmp_path / "nowhere")
     with pytest.raises(BadInput, match="no such file, directory or pattern"):
         open_trace(str(tmp_path / "*.json"))

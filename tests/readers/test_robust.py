@@ -24,7 +24,7 @@ ROBUST = Path(__file__).parent / "robust"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One file, and what reading it must give; `health` leaves out the codes that say "says nothing of rank or base"."""
+    """One file and what reading it must give; `health` leaves out the two codes for an unknown rank and base time."""
 
     file: str
     intact: int

@@ -168,6 +168,6 @@ def written_events(draw: st.DrawFn, max_size: int = 8) -> list[Written]:
         pid=st.sampled_from((0, 1, "Spans")),
         tid=st.sampled_from((1, 7, "stream 7")),
         args=ARGS,
-        quoted_times=st.booleans() if draw(st.booleans()) else st.just(False),  # noqa: FBT003  # a value
+        quoted_times=st.booleans() if draw(st.booleans()) else st.just(False),
     )
     return draw(st.lists(event, max_size=max_size))

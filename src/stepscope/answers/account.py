@@ -15,10 +15,11 @@ from stepscope.budget.breakdown import RankBudget, compute_budget
 from stepscope.budget.catalog import load_catalog
 from stepscope.budget.signals import Signal, find_signals
 from stepscope.budget.supply import split_supply
-from stepscope.readers.registry import Trace, open_trace
+from stepscope.readers.registry import open_trace
 from stepscope.steps.ranks import ArrivalSkew, find_skew
 from stepscope.steps.step import StepTable, find_steps
 from stepscope.store.schema import LAST_DEVICE_KIND, OP
+from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

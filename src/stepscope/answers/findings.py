@@ -73,8 +73,8 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
     (
         "host",
         (
-            "{rank} has an idle device, or Python time, while the host prepares or launches for {total}, {share} of its "
-            "span."
+            "{rank} has an idle device, or Python time, while the host prepares or launches for {total}, {share} of "
+            "its span."
         ),
         "how much of it the profiler itself adds",
     ),

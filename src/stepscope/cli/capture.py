@@ -15,13 +15,17 @@ from stepscope.readers.kineto.cut import Selection, write_cut
 from stepscope.report.tables import arrow_tables
 from stepscope.steps.step import StepTable, find_steps
 from stepscope.store.run import import_run
+from stepscope.units import show_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.store.events import EventStore
 
 _STEPS = re.compile(r"^(\d+)(?:-(\d+))?$")
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_TIME = re.compile(r"^([\d.]+)(ns|us|ms|s)[-:]([\d.]+)(ns|us|ms|s)$")
+_NUMBER = r"(\d+(?:\.\d+)?)(ns|us|ms|s)"
+_TIME = re.compile(rf"^{_NUMBER}[-:]{_NUMBER}$")
 
 
 def import_(
@@ -50,16 +54,31 @@ def cut(
     if (steps is None) == (time is None):
         raise BadInput("cut needs either --steps A-B or --time A-B.")
     stores = read_trace(trace).stores
-    if len(stores) > 1:
-        output.mkdir(parents=True, exist_ok=True)
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    for store in stores:
-        table = find_steps(store)
+    targets = _targets(stores, output)
+    tables = [find_steps(store) for store in stores]
+    chosen: list[tuple[EventStore, Path, Selection]] = []
+    for store, table, target in zip(stores, tables, targets, strict=True):
+        if steps is not None and not table.steps and any(other.steps for other in tables):
+            typer.echo(f"{store.origin.path}: left out, it holds no step (use --time)", err=True)
+            continue
         selection = _of_steps(store, table, steps) if steps is not None else _of_time(store, table, time or "")
-        target = output / Path(store.origin.path).name if len(stores) > 1 else output
+        chosen.append((store, target, selection))
+    for store, target, selection in chosen:  # all of them can be cut: only now is anything written
+        target.parent.mkdir(parents=True, exist_ok=True)
         count = write_cut(store, selection, target, redact=redact)
         typer.echo(f"{target}: {count} events")
+
+
+def _targets(stores: Sequence[EventStore], output: Path) -> list[Path]:
+    """The file to write for each store; never one of the captures, never one file for two."""
+    names = [Path(store.origin.path).name for store in stores]
+    targets = [output / name for name in names] if len(stores) > 1 else [output]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise BadInput(f"{target}: several of the captures have this name. Cut them one at a time.")
+        if any(target.exists() and target.samefile(s.origin.path) for s in stores if Path(s.origin.path).exists()):
+            raise BadInput(f"{target}: is the capture itself. Choose another output.")
+    return targets
 
 
 def _of_steps(store: EventStore, table: StepTable, text: str) -> Selection:
@@ -87,9 +106,13 @@ def _of_time(store: EventStore, table: StepTable, text: str) -> Selection:
     origin = int(store.events.start_ns[0]) if len(store.events) else 0
     start = origin + round(float(match[1]) * _UNITS_NS[match[2]])
     end = origin + round(float(match[3]) * _UNITS_NS[match[4]])
+    e, rows = store.events, table.work.row
     if end <= start:
         raise BadInput(f"--time {text}: the end is not after the start.")
-    e, rows = store.events, table.work.row
+    if len(e) and start > int(e.end_ns.max()):
+        raise BadInput(
+            f"--time {text}: {store.origin.path} holds {show_ns(int(e.end_ns.max()) - origin)} only. Choose less."
+        )
     own = (e.start_ns[rows] >= start) & (e.start_ns[rows] < end)
     inside = {i for i, s in enumerate(table.steps) if s.boundary.start_ns < end and s.boundary.end_ns > start}
     return _selection(store, table, start, end, own, inside)

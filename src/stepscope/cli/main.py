@@ -1,11 +1,10 @@
 """`stepscope`: the list of commands, and the one place that catches our errors and exits.
 
-Exit codes: 0 done, 1 a check said no, 2 bad input.
+Exit codes: 0 done, 1 a check said no, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +12,8 @@ import typer
 import stepscope
 from stepscope.cli import capture, report
 from stepscope.errors import BadInput, CheckFailed
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     name="stepscope",
@@ -55,14 +56,17 @@ def main() -> None:
         _fail(error, 2)
     except CheckFailed as error:
         _fail(error, 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; nothing was left half-written", 130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left: no message can reach it
+    except OSError as error:
+        where, reason = error.filename or "a file", error.strerror or str(error)
+        _fail(f"{where}: {reason}. Check the path, its permissions and the space there.", 2)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:  # typer has caught the KeyboardInterrupt
+            _fail("interrupted; nothing was left half-written", _INTERRUPTED)
+        raise
 
 
 def _fail(error: object, code: int) -> None:
-    typer.echo(f"stepscope: {error}", err=True)
+    typer.echo("stepscope: " + " ".join(str(error).splitlines()), err=True)
     raise SystemExit(code)
 
 

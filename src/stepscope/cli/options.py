@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from stepscope.answers.account import Account, explain
 from stepscope.budget.catalog import load_catalog
 from stepscope.errors import BadInput
-from stepscope.readers.registry import Trace, find_files, open_trace
+from stepscope.readers.registry import find_files, open_trace
 from stepscope.store.run import is_run
+from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,15 +76,41 @@ def write_result(text: str, output: Path | None) -> None:
     """To the terminal, or to a file that appears whole or not at all.
 
     Raises:
-        BadInput: the file cannot be written.
+        BadInput: it cannot be written.
     """
-    if output is None:
-        sys.stdout.write(text)
+    if output is not None:
+        with whole_file(output) as aside:
+            aside.write_text(text, encoding="utf-8")
         return
     try:
-        with tempfile.NamedTemporaryFile("w", dir=output.parent, delete=False, encoding="utf-8") as aside:
-            aside.write(text)
-        Path(aside.name).chmod(0o644)
-        Path(aside.name).replace(output)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise BadInput(f"{output}: cannot be written ({error.strerror}). Choose another path.") from error
+        with suppress(OSError):
+            sys.stdout.close()  # else the interpreter tries again when it ends
+        raise BadInput(f"standard output: cannot be written ({error.strerror}). Write to a file (--output).") from error
+
+
+@contextmanager
+def whole_file(output: Path) -> Iterator[Path]:
+    """A path beside `output` to write to; it takes the place of `output` at the end, or is gone.
+
+    Raises:
+        BadInput: the file cannot be written, or what is there is a directory or a device.
+    """
+    if output.exists() and not output.is_file():
+        raise BadInput(f"{output}: cannot be written (it is there and is no file). Choose another path.")
+    try:
+        with tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", delete=False) as made:
+            aside = Path(made.name)
+        try:
+            yield aside
+            aside.chmod(0o644)
+            aside.replace(output)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{output}: cannot be written ({reason}). Choose another path.") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +20,7 @@ from stepscope.cli.options import (
     ReportFormat,
     TracePath,
     read_account,
+    whole_file,
     write_result,
 )
 from stepscope.errors import BadInput, CheckFailed
@@ -25,9 +28,12 @@ from stepscope.report.document import to_document
 from stepscope.report.query import run_query
 from stepscope.report.tables import arrow_tables, budget_rows, step_rows
 from stepscope.report.text import to_check_text, to_markdown, to_table_text, to_text
+from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_REASON = ("rank", "code", "withholds", "text", "record_with")
 
 
 def explain(
@@ -36,7 +42,7 @@ def explain(
     """Explain a recorded run: where did the time go, and why (csv: the budget table)."""
     account = read_account(trace, catalog)
     if format_ is Format.csv:
-        write_result(_csv(budget_rows(account)), output)
+        write_result(_csv(budget_rows(account), _columns("budget")), output)
         return
     document = to_document(account)
     texts = {Format.text: to_text, Format.md: to_markdown, Format.json: _json}
@@ -51,7 +57,7 @@ def check(
     if format_ is Format.json:
         write_result(_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)
     elif format_ is Format.csv:
-        write_result(_csv(document["coverage"]["reasons"] or [{"code": None}]), output)
+        write_result(_csv(document["coverage"]["reasons"], _REASON), output)
     else:
         write_result(to_check_text(document, markdown=format_ is Format.md), output)
     if not document["coverage"]["idle_claimable"]:
@@ -85,7 +91,7 @@ def steps(
     if format_ is TableFormat.parquet:
         _write_parquet(arrow_tables(account)["steps"], output)
         return
-    _write_rows(step_rows(account), format_, output)
+    _write_rows(step_rows(account), format_, output, names=_columns("steps"))
 
 
 def query(
@@ -100,11 +106,29 @@ def query(
     if format_ is TableFormat.parquet:
         _write_parquet(result, output)
         return
-    _write_rows(result.to_pylist(), format_, output, names=result.column_names)
+    rows = [{name: _plain(value) for name, value in row.items()} for row in result.to_pylist()]
+    _write_rows(rows, format_, output, names=result.column_names)
+
+
+def _columns(table: str) -> list[str]:
+    return [column.name for column in TABLES[table]]
+
+
+def _plain(value: Any) -> Any:
+    """A database's value as JSON has it: a sum is a whole number, NaN is unknown, a date is text."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def _write_rows(
-    rows: Sequence[dict[str, Any]], format_: TableFormat, output: Path | None, names: Sequence[str] | None = None
+    rows: Sequence[dict[str, Any]], format_: TableFormat, output: Path | None, *, names: Sequence[str]
 ) -> None:
     if format_ is TableFormat.json:
         write_result(_json(list(rows)), output)
@@ -119,22 +143,18 @@ def _write_parquet(table: Any, output: Path | None) -> None:
 
     if output is None:
         raise BadInput("parquet is binary: name a file with --output FILE.")
-    aside = output.with_name(f".{output.name}.aside")
-    try:
+    with whole_file(output) as aside:
         pq.write_table(table, aside, compression="zstd")
-        aside.replace(output)
-    except OSError as error:
-        raise BadInput(f"{output}: cannot be written ({error}). Choose another path.") from error
 
 
 def _json(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _csv(rows: Sequence[dict[str, Any]], names: Sequence[str] | None = None) -> str:
+def _csv(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     """Unknown is an empty field."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(names or (rows[0] if rows else ())), lineterminator="\n")
+    writer = csv.DictWriter(out, list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

@@ -142,13 +142,18 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A decoder. `hc_mult`: residual streams of V4's mHC, 1 elsewhere. `keys`: which config key gave each dimension."""
+    """A decoder. `hc_mult`: residual streams of V4's mHC, 1 elsewhere.
+
+    `max_context_len`: the longest kv_len that the model is published for; `native_context_len`: without rope scaling.
+    `keys`: (dimension, the config key that gave it, or how it was derived).
+    """
 
     name: str
     family: str
     hidden_size: int
     vocab_size: int
     max_context_len: int
+    native_context_len: int
     layers: tuple[Layer, ...]
     schedule: tuple[str, ...]
     checkpoint: Checkpoint

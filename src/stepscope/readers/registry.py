@@ -7,7 +7,6 @@ others register under the entry point group `stepscope.readers` and are asked fi
 from __future__ import annotations
 
 import glob
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +17,7 @@ from stepscope.errors import AmbiguousInput, BadInput, UnreadableTrace
 from stepscope.readers import inflate
 from stepscope.readers.kineto import reader as kineto
 from stepscope.store.run import is_run, open_run
+from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,19 +43,6 @@ class Reader(Protocol):
 
 
 READERS: tuple[Reader, ...] = (kineto,)  # type: ignore[assignment]  # a module is the reader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """One capture: a store per process, those with a rank first, in rank order."""
-
-    source: str
-    stores: tuple[EventStore, ...]
-
-    @property
-    def ranks(self) -> tuple[int | None, ...]:
-        """Of the stores, in order."""
-        return tuple(store.rank for store in self.stores)
 
 
 def find_files(source: str | Path) -> tuple[Path, ...]:

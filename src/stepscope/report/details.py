@@ -92,7 +92,7 @@ def _work(rank: RankAccount) -> tuple[Int64, Int64]:
     places = np.array([i for i, _ in windows] or [-1], np.int64)
     at = np.searchsorted(starts, e.start_ns[rows], side="right") - 1
     last = np.maximum(at, 0)
-    inside = (at >= 0) & (e.start_ns[rows] < ends[last]) if len(windows) else np.zeros(len(rows), bool)
+    inside = (at >= 0) & (e.start_ns[rows] < ends[last]) if windows else np.zeros(len(rows), bool)
     return rows, np.where(inside, places[last], -1)
 
 

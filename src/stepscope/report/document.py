@@ -12,7 +12,6 @@ from stepscope.answers.findings import find_findings
 from stepscope.answers.questions import answer_questions
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
-
 from stepscope.steps.ranks import ArrivalSkew
 
 if TYPE_CHECKING:

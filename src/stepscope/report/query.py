@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -30,6 +31,9 @@ def run_query(account: Account, sql: str) -> pa.Table:
         relation = connection.sql(sql)
         if relation is None:
             raise BadQuery("the statement returns no rows. Write a SELECT.")
+        twice = sorted(name for name, count in Counter(relation.columns).items() if count > 1)
+        if twice:
+            raise BadQuery(f"several columns are named {', '.join(twice)}. Name them apart with AS.")
         return relation.to_arrow_table()
     except duckdb.Error as error:
         first = str(error).strip().splitlines()[0]

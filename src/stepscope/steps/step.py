@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stepscope.steps.composition import DeviceWork, assign_work, busy_ns, graph_
 from stepscope.steps.windows import Windows, find_windows
 from stepscope.store.launches import NO_LAUNCH
 from stepscope.store.schema import SCOPE
+from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
     from stepscope.batch import StepPhase
@@ -73,11 +74,21 @@ class StepTable:
         return tuple(step for step in self.steps if not step.is_empty)
 
 
-def find_steps(store: EventStore) -> StepTable:
-    """The engine steps of one store.
+@overload
+def find_steps(capture: EventStore) -> StepTable: ...
+@overload
+def find_steps(capture: Trace) -> tuple[StepTable, ...]: ...
+def find_steps(capture: EventStore | Trace) -> StepTable | tuple[StepTable, ...]:
+    """The engine steps of one store, or of each store of a trace.
 
-    The table is empty where nothing marks a step; the rank's span is known all the same.
+    A table is empty where nothing marks a step; the rank's span is known all the same.
     """
+    if isinstance(capture, Trace):
+        return tuple(_find_steps(store) for store in capture.stores)
+    return _find_steps(capture)
+
+
+def _find_steps(store: EventStore) -> StepTable:
     boundaries = find_boundaries(store)
     work = assign_work(store, boundaries)
     windows = find_windows(store, boundaries, work)

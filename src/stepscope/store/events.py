@@ -6,14 +6,14 @@ nothing. Names are interned: `name_id` is a position in `names`, which is sorted
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from stepscope.errors import InvariantBroken
 from stepscope.intervals import Int64
-from stepscope.store.schema import FRAME, KINDS, LAST_DEVICE_KIND
+from stepscope.store.schema import FRAME, LAST_DEVICE_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Int32: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 Int8: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int8]]"
+Column: TypeAlias = "Int64 | Int32 | Int8"
 Mask: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 # stands for "none recorded" inside the correlation column; tables show it as null
@@ -144,13 +145,13 @@ class EventStore:
         if len(e) and (int(e.name_id.max()) >= len(self.names) or int(e.track_id.max()) >= len(self.tracks)):
             raise InvariantBroken("an event refers to a name or track that is not there")
 
-    def with_health(self, rows: tuple[HealthRow, ...]) -> EventStore:
-        """The same store with more doubts."""
-        return replace(self, health=self.health + rows)
-
 
 def order_events(events: Events, names: Sequence[str], tracks: Sequence[Track]) -> EventStoreParts:
-    """Put events into the total order, and names and tracks into sorted order, ids following."""
+    """Put events into the total order, and names and tracks into sorted order, ids following.
+
+    The columns are the caller's to give away: they are reordered in place, one at a time, since a second copy of
+    everything would be the peak of a reader's memory.
+    """
     name_order = sorted(range(len(names)), key=names.__getitem__)
     track_order = sorted(range(len(tracks)), key=lambda i: _track_key(tracks[i]))
     events = Events(
@@ -161,8 +162,19 @@ def order_events(events: Events, names: Sequence[str], tracks: Sequence[Track]) 
         track_id=_ranks(track_order)[events.track_id],
         correlation_id=events.correlation_id,
     )
+    order = _total_order(events)
+    columns: tuple[Column, ...] = (
+        events.start_ns,
+        events.duration_ns,
+        events.name_id,
+        events.kind,
+        events.track_id,
+        events.correlation_id,
+    )
+    for column in columns:
+        column[:] = column[order]
     return EventStoreParts(
-        events=events.take(_total_order(events)),
+        events=events,
         names=tuple(names[i] for i in name_order),
         tracks=tuple(tracks[i] for i in track_order),
     )
@@ -198,8 +210,3 @@ def _total_order(e: Events) -> Int64:
         keys = (e.correlation_id, e.track_id, e.name_id, e.kind, -e.duration_ns, e.start_ns)
         order[tied] = rows[np.lexsort(tuple(key[rows] for key in keys))]
     return order
-
-
-def kind_code(kind: str) -> int:
-    """The stored number of an event kind."""
-    return KINDS.index(kind)

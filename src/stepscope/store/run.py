@@ -66,13 +66,19 @@ def import_run(
 
 
 def _swap(aside: Path, target: Path) -> None:
-    """Put the new folder in place of the old one; a crash leaves one of the two."""
+    """Put the new folder in place of the old one, which comes back if that fails."""
     if not target.exists():
         aside.rename(target)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    target.rename(old / target.name)
-    aside.rename(target)
+    try:
+        target.rename(old / target.name)
+        aside.rename(target)
+    except BaseException:
+        if not target.exists():
+            (old / target.name).rename(target)
+            old.rmdir()
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 

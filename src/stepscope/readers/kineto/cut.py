@@ -24,7 +24,7 @@ from stepscope.store.health import HealthLog
 from stepscope.store.schema import DEVICE_SCOPE, KINDS, LAST_DEVICE_KIND, RUNTIME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from stepscope.readers.kineto.event import Event, ExactEvent
     from stepscope.store.events import EventStore
@@ -46,10 +46,17 @@ _SAFE_METADATA = frozenset(
         "roctracer_version",
     }
 )
-_PATH = re.compile(rb"(?<![\w.])(?:/[\w.+@-]+){2,}/(?=[\w.+-])")
-_REQUEST = re.compile(rb"\b(?:cmpl|chatcmpl|req)-[\w-]{4,}")
+# from a slash that opens a string, up to its last one; elsewhere up to the first space or bracket
+_PATH = re.compile(
+    rb'(?<=")/[^"]*/([^"/\s]*)|(?<![\w.])/(?:\\u[0-9a-f]{4}|[^/\s"\\:;,()<>])+/[^\s"\\:;,()<>]*?([^/\s"\\:;,()<>]*)'
+    rb'(?=[\s"\\:;,()<>]|$)',
+    re.IGNORECASE,
+)
+_FILE = re.compile(rb"[\w.+-]+\.[a-z]{1,5}\b")
+_REQUEST = re.compile(rb"\b(?:(?:cmpl|chatcmpl|req)-[\w-]{4,}|[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b)")
 _MARKER = re.compile(rb"(?<=[ ,=])[\w.-]+(?=:\d+:\d+:\d+:[cg])")
 _HOST_KEY = re.compile(rb'("(?:host_?name|user_?name|Host|User)"\s*:\s*)"[^"]*"')
+_TELLING = re.compile(r"[\w.-]*[\d.-][\w.-]*")  # a host name that is no plain word of a trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +76,11 @@ def write_cut(store: EventStore, selection: Selection, output: Path, *, redact: 
     Raises:
         BadInput: the output cannot be written.
     """
+    if output.exists() and not output.is_file():
+        raise BadInput(f"{output}: cannot be written (it is there and is no file). Choose another path.")
     kept = _from_capture(store, selection) if Path(store.origin.path).is_file() else _from_store(store, selection)
     metadata = {k: v for k, v in store.origin.metadata.items() if not redact or k in _SAFE_METADATA}
+    host = _host(store.origin.metadata)
     count = 0
     try:
         with tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name}.", delete=False) as aside:
@@ -78,7 +88,7 @@ def write_cut(store: EventStore, selection: Selection, output: Path, *, redact: 
                 with _opened(output, aside) as out:
                     out.write(msgspec.json.encode(metadata)[:-1] + (b"," if metadata else b"") + b'"traceEvents":[\n')
                     for text in kept:
-                        out.write((b",\n" if count else b"") + (_redacted(text) if redact else text))
+                        out.write((b",\n" if count else b"") + (_redacted(text, host) if redact else text))
                         count += 1
                     out.write(b"\n]}\n")
             except BaseException:
@@ -97,10 +107,26 @@ def _opened(output: Path, aside: IO[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", open(aside.name, "wb"))  # noqa: PTH123  # closed by the caller's `with`
 
 
-def _redacted(text: bytes) -> bytes:
-    text = _HOST_KEY.sub(rb'\1"host"', text)
-    text = _PATH.sub(b".../", text)
+def _host(metadata: Mapping[str, object]) -> re.Pattern[bytes] | None:
+    """The recorded host name, to be found in other text too."""
+    name = metadata.get("host_name") or metadata.get("hostname")
+    if not isinstance(name, str) or not _TELLING.fullmatch(name):
+        return None
+    return re.compile(rb"(?<![\w-])%s(?![\w-])" % re.escape(name.encode()))
+
+
+def _redacted(text: bytes, host: re.Pattern[bytes] | None) -> bytes:
+    text = _HOST_KEY.sub(rb'\1"host"', text.replace(rb"\/", b"/"))
+    if host is not None:
+        text = host.sub(b"host", text)
+    text = _PATH.sub(_short_path, text)
     return _MARKER.sub(b"request", _REQUEST.sub(b"request", text))
+
+
+def _short_path(path: re.Match[bytes]) -> bytes:
+    """The file's own name stays (a step's function is found by it); a directory's may be a person's."""
+    last = path[1] if path[1] is not None else path[2]
+    return b".../" + (last if _FILE.match(last) else b"")
 
 
 def _from_capture(store: EventStore, selection: Selection) -> Iterator[bytes]:

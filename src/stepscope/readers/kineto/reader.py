@@ -47,6 +47,7 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
     with _no_garbage_collection():
         for batch in document.batches(read_blocks(path, health, on_progress)):
             columns.add(batch)
+            del batch  # see Document.batches
         events, tracks = columns.to_events(), columns.to_tracks()
     counts = EventCounts(intact=document.intact, recovered=document.recovered, lost=document.lost)
     if not counts.present:

@@ -71,16 +71,19 @@ class Document:
         rest = self._open(blocks)
         is_array = "traceEvents" not in self.metadata
         for block in blocks:
-            text = rest + block
-            cut = _last_boundary(text)
+            cut = _last_boundary(block)
             if cut < 0:
-                rest = text
+                rest += block
                 continue
-            head, rest = text[:cut], text[cut:]
-            batch = self._decode(head)
+            # one copy of the stretch, as an array; the comma at the cut is left out
+            array = b"".join((b"[", rest, memoryview(block)[: cut - 1], b"]"))
+            rest = block[cut:]
+            batch = self._decode(array)
             if batch is not None:
                 yield batch
+                del batch  # or two batches of events would be alive while the next one is decoded
                 continue
+            head = array[1:-1] + b","
             salvaged = self._salvage(head, final=False)
             yield Batch(events=salvaged.events)
             rest = head[salvaged.consumed :] + rest
@@ -136,9 +139,8 @@ class Document:
             return
         self.health.add("broken_header", text[:120].decode("utf-8", "replace"))
 
-    def _decode(self, text: bytes) -> Batch | None:
+    def _decode(self, array: bytes) -> Batch | None:
         """The events of a stretch that is whole; exact times where floats would not do."""
-        array = b"[" + text.rstrip()[:-1] + b"]"  # without the comma at the cut
         try:
             if self.with_raw:
                 batch = Batch(events=decode_exact_events(array), raw=decode_raw_events(array))
