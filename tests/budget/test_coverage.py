@@ -90,13 +90,20 @@ def hold_back(report: dict[str, Any]) -> None:
         assert row["text"]
         assert row["record_with"]
     for path, value in walk(report):
-        if path[0] in ("coverage", "inputs"):
+        if path[0] in ("coverage", "inputs", "messages"):
             continue
         name = path[-1]
         if name in WITHHELD or any(name == f"exclusive_{category}_ns" for category in WITHHELD):
             assert value is None, path
         if name in ("share", "busy_supply_ns") or name.endswith("_share"):
             assert value is None, path
+    for said in report["messages"]:
+        rest = said
+        for row in report["coverage"]["reasons"]:
+            rest = rest.replace(row["text"], "").replace(row["record_with"], "")
+        assert "%" not in rest, said
+        assert "idle" not in rest, said
+    assert not {category for category, _ in report["step_families"]["accounts"]} & set(WITHHELD)
     for row in report["families"]:
         assert row["category"] not in WITHHELD, row
     assert report["supply_causes"] == []

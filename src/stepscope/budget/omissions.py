@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _TAIL = 0.05
 _GRAPH_TAIL = 0.02
 _REPLAY = 0.98  # a graph's replays are the same work: fewer events than this part of the fullest replay were dropped
+_ALIKE = 0.8  # of the kernel names of two replays, the part in both that makes them one graph's
 _OUTSIDE = 0.10
 _OUTLIER = 0.10
 _LOST = 0.01
@@ -140,7 +141,7 @@ def _graph_launches_without_kernels(x: Evidence) -> Reason | None:
 
 def _partial_replays(x: Evidence) -> Reason | None:
     recorded = expected = 0
-    for sizes in _replay_groups(x).values():
+    for sizes in _replay_groups(x):
         if len(sizes) >= 2:
             recorded += sum(sizes)
             expected += max(sizes) * len(sizes)
@@ -158,10 +159,12 @@ def _partial_replays(x: Evidence) -> Reason | None:
     )
 
 
-def _replay_groups(x: Evidence) -> dict[tuple[object, int], list[int]]:
+def _replay_groups(x: Evidence) -> list[list[int]]:
     """Kernel counts of the graph launches that should be alike: same kind of step, same place in it, not empty."""
     e = x.store.events
     steps = x.table.counted
+    if not steps:
+        return _groups_by_name(x)
     starts = np.array([step.boundary.start_ns for step in steps], np.int64)
     groups: dict[tuple[object, int], list[int]] = defaultdict(list)
     place: dict[int, int] = defaultdict(int)
@@ -173,7 +176,23 @@ def _replay_groups(x: Evidence) -> dict[tuple[object, int], list[int]]:
         if size:
             groups[key, place[index]].append(size)
         place[index] += 1
-    return groups
+    return list(groups.values())
+
+
+def _groups_by_name(x: Evidence) -> list[list[int]]:
+    """Without steps, replays of mostly the same kernel names are taken for the same graph, the fullest ones first."""
+    e = x.store.events
+    work = np.flatnonzero(e.kind <= LAST_DEVICE_KIND)
+    work = work[np.argsort(e.correlation_id[work], kind="stable")]
+    first = np.searchsorted(e.correlation_id[work], e.correlation_id[x.graph_launches]).tolist()
+    groups: dict[frozenset[int], list[int]] = {}
+    for i in np.argsort(-x.replayed, kind="stable").tolist():
+        size = int(x.replayed[i])
+        names = frozenset(e.name_id[work[first[i] : first[i] + size]].tolist())
+        alike = (known for known in groups if len(names & known) >= _ALIKE * len(names | known))
+        if size:
+            groups.setdefault(next(alike, names), []).append(size)
+    return list(groups.values())
 
 
 def _steps_without_kernels(x: Evidence) -> Reason | None:

@@ -45,6 +45,9 @@ class Format(StrEnum):
 ReportFormat = Annotated[Format, typer.Option("--format", "-f", help="How to write it.")]
 
 
+Language = Annotated[str, typer.Option("--lang", help="The report's language: en or zh.", metavar="LANG")]
+
+
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr while reading, on a terminal only."""

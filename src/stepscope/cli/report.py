@@ -16,6 +16,7 @@ import typer
 from stepscope.cli.options import (
     CatalogFiles,
     Format,
+    Language,
     Output,
     ReportFormat,
     TracePath,
@@ -28,6 +29,7 @@ from stepscope.report.document import to_document
 from stepscope.report.query import run_query
 from stepscope.report.tables import arrow_tables, budget_rows, step_rows
 from stepscope.report.text import to_check_text, to_markdown, to_table_text, to_text
+from stepscope.report.translate import make_translator
 from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -37,7 +39,11 @@ _REASON = ("rank", "code", "withholds", "text", "record_with")
 
 
 def explain(
-    trace: TracePath, format_: ReportFormat = Format.text, catalog: CatalogFiles = None, output: Output = None
+    trace: TracePath,
+    format_: ReportFormat = Format.text,
+    catalog: CatalogFiles = None,
+    output: Output = None,
+    lang: Language = "en",
 ) -> None:
     """Explain a recorded run: where did the time go, and why (csv: the budget table)."""
     account = read_account(trace, catalog)
@@ -45,12 +51,20 @@ def explain(
         write_result(_csv(budget_rows(account), _columns("budget")), output)
         return
     document = to_document(account)
-    texts = {Format.text: to_text, Format.md: to_markdown, Format.json: _json}
-    write_result(texts[format_](document), output)
+    translate = make_translator(lang, document)
+    if format_ is Format.json:
+        write_result(_json(document), output)
+    else:
+        to_view = to_markdown if format_ is Format.md else to_text
+        write_result(to_view(document, translate), output)
 
 
 def check(
-    trace: TracePath, format_: ReportFormat = Format.text, catalog: CatalogFiles = None, output: Output = None
+    trace: TracePath,
+    format_: ReportFormat = Format.text,
+    catalog: CatalogFiles = None,
+    output: Output = None,
+    lang: Language = "en",
 ) -> None:
     """Can this capture carry a conclusion about idle time at all? Exit code 1 if not."""
     document = to_document(read_account(trace, catalog))
@@ -59,7 +73,8 @@ def check(
     elif format_ is Format.csv:
         write_result(_csv(document["coverage"]["reasons"], _REASON), output)
     else:
-        write_result(to_check_text(document, markdown=format_ is Format.md), output)
+        text = to_check_text(document, make_translator(lang, document), markdown=format_ is Format.md)
+        write_result(text, output)
     if not document["coverage"]["idle_claimable"]:
         codes = sorted({r["code"] for r in document["coverage"]["reasons"] if r["withholds"]}) or [
             "no worker was recorded"

@@ -2,208 +2,145 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-
+from stepscope.report.section import Grid, Section, print_sections
+from stepscope.report.translate import Translator
 from stepscope.store.schema import CATEGORIES, CATEGORY_MEANING
 from stepscope.units import UNKNOWN, show_count, show_fraction, show_ms, show_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 Document = dict[str, Any]
 
-_MAX_STEPS = 24
-_TOP_FAMILIES = 12
-_STATUS = {"answered": "answered", "partial": "answered in part", "refused": "REFUSED"}
+WIDTH = 118
+MAX_STEPS = 24
+TOP_FAMILIES = 12
+STATUS = {"answered": "answered", "partial": "answered in part", "refused": "REFUSED"}
+LANE = {
+    "device": "device lane",
+    "host": "CPU backend: the worker thread is the device",
+    "none": "no device work",
+}
+ENGLISH = Translator()
 
 
-def to_text(document: Document, *, width: int = 118) -> str:
+def to_text(document: Document, translate: Translator = ENGLISH) -> str:
     """The report for a terminal."""
-    return _printed(_sections(document), width)
+    return print_sections(_sections(document, translate), WIDTH)
 
 
-def _printed(sections: Sequence[_Section], width: int) -> str:
-    out = StringIO()
-    console = Console(file=out, width=width, highlight=False, markup=False, emoji=False, color_system=None)
-    for section in sections:
-        section.print_to(console)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
-
-
-def to_markdown(document: Document) -> str:
+def to_markdown(document: Document, translate: Translator = ENGLISH) -> str:
     """The same sections in Markdown."""
-    return "\n".join(section.to_markdown() for section in _sections(document))
+    return "\n".join(section.to_markdown() for section in _sections(document, translate))
 
 
-def to_check_text(document: Document, *, markdown: bool = False, width: int = 118) -> str:
+def to_check_text(document: Document, translate: Translator = ENGLISH, *, markdown: bool = False) -> str:
     """Only what says whether the capture can be trusted."""
-    section = _trust(document)
-    if markdown:
-        return section.to_markdown()
-    return _printed([section], width)
+    section = _trust(document, translate)
+    return section.to_markdown() if markdown else print_sections([section], WIDTH)
 
 
 def to_table_text(rows: Sequence[Document], names: Sequence[str] | None = None, *, markdown: bool = False) -> str:
     """Any table, one line a row; unknown is a dash."""
     columns = list(names or (rows[0] if rows else ()))
     numeric = {name for name in columns if any(isinstance(row[name], int | float) for row in rows)}
-    cells = [[UNKNOWN if row[name] is None else str(row[name]) for name in columns] for row in rows]
-    grid = _Grid([f">{name}" if name in numeric else name for name in columns], cells)
+    cells = tuple(tuple(UNKNOWN if row[name] is None else str(row[name]) for name in columns) for row in rows)
+    grid = Grid(columns=tuple(f">{name}" if name in numeric else name for name in columns), rows=cells)
     if markdown:
         return grid.to_markdown() + "\n"
-    width = sum(max([len(name), *(len(row[i]) for row in cells)]) + 3 for i, name in enumerate(columns)) + 4
-    return _printed([_Section("", (), grid)], width).lstrip("\n")
+    return print_sections([Section(title="", grid=grid)], grid.width)
 
 
-class _Section:
-    """A heading, sentences, and a table."""
-
-    def __init__(self, title: str, lines: Iterable[str] = (), table: _Grid | None = None) -> None:
-        self.title = title
-        self.lines = list(lines)
-        self.table = table
-
-    def print_to(self, console: Console) -> None:
-        if self.title:
-            console.print(self.title)
-        for line in self.lines:
-            indent = 2 + len(line) - len(line.lstrip())
-            console.print(Padding(line.strip(), (0, 0, 0, indent)))
-        if self.table is not None:
-            width = console.width
-            console.width = max(width, self.table.number_width)  # never squeezed: a cut digit is a wrong digit
-            console.print(Padding(self.table.to_rich(), (0, 0, 0, 2)))
-            console.width = width
-        console.print()
-
-    def to_markdown(self) -> str:
-        parts = [f"## {self.title}", ""]
-        parts += [f"- {line.strip()}" for line in self.lines]
-        if self.table is not None:
-            parts += ["", self.table.to_markdown()]
-        return "\n".join(parts) + "\n"
+def _sections(document: Document, tr: Translator) -> list[Section]:
+    makers = (_trust, _steps_line, _budget, _findings, _families, _signals, _questions, _step_table)
+    return [make(document, tr) for make in makers]
 
 
-class _Grid:
-    """Columns with their alignment, and rows of text."""
-
-    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.columns = [(name.lstrip(">"), name.startswith(">")) for name in columns]
-        self.rows = rows
-
-    @property
-    def number_width(self) -> int:
-        """What the table needs, if all its columns but the first few are numbers; else 0, and text wraps."""
-        if not all(right for _, right in self.columns[3:]):
-            return 0
-        widths = [max([len(name), *(len(row[i]) for row in self.rows)]) for i, (name, _) in enumerate(self.columns)]
-        return sum(widths) + 3 * len(widths) + 2
-
-    def to_rich(self) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for name, right in self.columns:
-            table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def to_markdown(self) -> str:
-        head = "| " + " | ".join(name for name, _ in self.columns) + " |"
-        rule = "|" + "|".join("---:" if right else "---" for _, right in self.columns) + "|"
-        body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
-        return "\n".join([head, rule, *body])
+def _rank(value: int | None, tr: Translator) -> str:
+    return f"{tr('rank')} {'?' if value is None else value}"
 
 
-def _sections(document: Document) -> list[_Section]:
-    return [
-        _trust(document),
-        _steps_line(document),
-        _budget(document),
-        _findings(document),
-        _families(document),
-        _signals(document),
-        _questions(document),
-        _step_table(document),
-    ]
-
-
-def _rank(value: int | None) -> str:
-    return "rank ?" if value is None else f"rank {value}"
-
-
-def _trust(document: Document) -> _Section:
-    lines = []
+def _trust(document: Document, tr: Translator) -> Section:
+    lines: list[str] = []
     for item in document["inputs"]:
-        lane = {
-            "device": "device lane",
-            "host": "CPU backend: the worker thread is the device",
-            "none": "no device work",
-        }
-        what = "no engine steps (front end or engine core)" if item["role"] != "worker" else lane[item["lane"]]
-        lost = f"{show_count(item['events_recovered'])} recovered, {show_count(item['events_lost'])} lost"
-        lines.append(f"{_rank(item['rank'])}: {show_count(item['events_read'])} events read, {lost}; {what}")
-        lines += [
-            f"  {row['severity']}: {row['code']} x{row['count']}: {row['detail']}"
-            for row in item["health"]
-            if row["severity"] != "info"
-        ]
+        lines += _input_lines(item, tr)
     coverage = document["coverage"]
     if coverage["kernels"]:
         lines.append(
-            f"{show_count(coverage['kernels'])} device events, {show_count(coverage['kernels_in_steps'])} in steps; "
-            f"{show_fraction(coverage['matched_fraction'])} of their time is placed by the catalog"
+            tr("{kernels} device events, {in_steps} in steps; {matched} of their time is placed by the catalog").format(
+                kernels=show_count(coverage["kernels"]),
+                in_steps=show_count(coverage["kernels_in_steps"]),
+                matched=show_fraction(coverage["matched_fraction"]),
+            )
         )
     if coverage["idle_claimable"]:
-        lines.append("Idle time and shares of wall time can be claimed.")
+        lines.append(tr("Idle time and shares of wall time can be claimed."))
     else:
-        lines.append("NOT CLAIMABLE: idle time and shares of wall time are withheld.")
+        lines.append(tr("NOT CLAIMABLE: idle time and shares of wall time are withheld."))
     for reason in coverage["reasons"]:
-        lines.append(f"{_rank(reason['rank'])}: {'WITHHELD' if reason['withholds'] else 'note'}: {reason['text']}")
+        kind = tr("WITHHELD") if reason["withholds"] else tr("note")
+        lines.append(f"{_rank(reason['rank'], tr)}: {kind}: {tr(reason['text'])}")
         if reason["withholds"]:
-            lines.append(f"  to do: {reason['record_with']}")
-    return _Section(f"Can this capture be trusted?  {document['source']}", lines)
+            lines.append(f"  {tr('to do')}: {tr(reason['record_with'])}")
+    return Section(title=f"{tr('Can this capture be trusted?')}  {document['source']}", lines=tuple(lines))
 
 
-def _steps_line(document: Document) -> _Section:
-    steps = document["steps"]
+def _input_lines(item: Document, tr: Translator) -> list[str]:
+    lane = tr(LANE[item["lane"]]) if item["lane"] else tr("no engine steps (front end or engine core)")
+    counts = tr("{read} events read, {recovered} recovered, {lost} lost").format(
+        read=show_count(item["events_read"]),
+        recovered=show_count(item["events_recovered"]),
+        lost=show_count(item["events_lost"]),
+    )
+    doubts = [row for row in item["health"] if row["severity"] != "info"]
+    return [
+        f"{_rank(item['rank'], tr)}: {counts}; {lane}",
+        *(f"  {tr(row['severity'])}: {row['code']} x{row['count']}: {tr(row['detail'])}" for row in doubts),
+    ]
+
+
+def _steps_line(document: Document, tr: Translator) -> Section:
+    steps, title = document["steps"], tr("Engine steps")
     if not steps["count"]:
-        return _Section(
-            "Steps", ["No engine step is marked or can be inferred; the span of each rank is accounted for."]
-        )
+        none = tr("No engine step is marked or can be inferred; the span of each rank is accounted for.")
+        return Section(title=title, lines=(none,))
     first = next(iter({row["rank"]: None for row in steps["rows"]}))
-    phases = [row["phase"] for row in steps["rows"] if row["rank"] == first and row["phase"] != "empty"]
-    counted = ", ".join(f"{phases.count(p)} {p or 'of unknown phase'}" for p in dict.fromkeys(phases))
-    tokens = [row["num_scheduled_tokens"] for row in steps["rows"] if row["rank"] == first]
-    known = sorted(t for t in tokens if t)
-    spread = f"; scheduled tokens {known[0]} to {known[-1]} per step" if known else "; scheduled tokens not recorded"
-    line = f"{steps['count']} steps a rank that ran tokens: {counted}{spread}"
-    empty = f"; {steps['empty']} empty, listed and not counted" if steps["empty"] else ""
-    return _Section("Engine steps", [line + empty + ".", f"Marked by: {steps['source']} ({steps['grade']})."])
+    rows = [row for row in steps["rows"] if row["rank"] == first and row["phase"] != "empty"]
+    phases = [tr(row["phase"] or "of unknown phase") for row in rows]
+    known = sorted(row["num_scheduled_tokens"] for row in rows if row["num_scheduled_tokens"])
+    lines = [
+        tr("{count} steps a rank that ran tokens: {phases}.").format(
+            count=steps["count"], phases=", ".join(f"{phases.count(phase)} {phase}" for phase in dict.fromkeys(phases))
+        ),
+        tr("Scheduled tokens: {least} to {most} per step.").format(least=known[0], most=known[-1])
+        if known
+        else tr("Scheduled tokens: not recorded."),
+        tr("Marked by: {source} ({grade}).").format(source=steps["source"], grade=tr(steps["grade"])),
+    ]
+    if steps["empty"]:
+        lines.append(tr("{count} empty steps are listed and not counted.").format(count=steps["empty"]))
+    return Section(title=title, lines=tuple(lines))
 
 
-def _totals(document: Document) -> list[dict[str, Any]]:
+def _totals(document: Document) -> list[Document]:
     return [row for row in document["budget"] if row["step_id"] is None]
 
 
-def _budget(document: Document) -> _Section:
+def _budget(document: Document, tr: Translator) -> Section:
     totals = _totals(document)
-    columns = ["category", *(f">{_rank(row['rank'])}" for row in totals), "what it is"]
     rows = [
-        [name, *(_amount(row["exclusive_ns"][name], row, document) for row in totals), CATEGORY_MEANING[name]]
+        (tr(name), *(_amount(row["exclusive_ns"][name], row, document) for row in totals), tr(CATEGORY_MEANING[name]))
         for name in CATEGORIES
     ]
-    rows.append(["span", *(show_ns(row["window_ns"]) for row in totals), "the sum of the above, to the ns"])
-    lines = ["Each ns of a rank's span in exactly one category (- is withheld or unknown, never zero)."]
-    return _Section("Where did the time go?", lines, _Grid(columns, rows))
+    rows.append((tr("span"), *(show_ns(row["window_ns"]) for row in totals), tr("the sum of the above, to the ns")))
+    columns = (tr("category"), *(f">{_rank(row['rank'], tr)}" for row in totals), tr("what it is"))
+    line = tr("Each ns of a rank's span in exactly one category (- is withheld or unknown, never zero).")
+    return Section(title=tr("Where did the time go?"), lines=(line,), grid=Grid(columns=columns, rows=tuple(rows)))
 
 
-def _amount(ns: int | None, row: dict[str, Any], document: Document) -> str:
+def _amount(ns: int | None, row: Document, document: Document) -> str:
     if ns is None:
         return UNKNOWN
     if not document["coverage"]["idle_claimable"] or not row["window_ns"]:
@@ -211,82 +148,96 @@ def _amount(ns: int | None, row: dict[str, Any], document: Document) -> str:
     return f"{show_ns(ns)} {100 * ns / row['window_ns']:5.1f} %"
 
 
-def _families(document: Document) -> _Section:
+def _families(document: Document, tr: Translator) -> Section:
     ranks = [row["rank"] for row in _totals(document)]
     table: dict[tuple[str, str], dict[int | None, int]] = {}
     for row in document["families"]:
         table.setdefault((row["category"], row["family"]), {})[row["rank"]] = row["exclusive_ns"]
-    top = sorted(table.items(), key=lambda item: -max(item[1].values()))[:_TOP_FAMILIES]
-    rows = [
-        [f"{category} / {family}", *(show_ns(by_rank.get(rank, 0)) for rank in ranks)]
+    top = sorted(table.items(), key=lambda item: -max(item[1].values()))[:TOP_FAMILIES]
+    rows = tuple(
+        (f"{tr(category)} / {family}", *(show_ns(by_rank.get(rank, 0)) for rank in ranks))
         for (category, family), by_rank in top
-    ]
-    columns = ["family", *(f">{_rank(rank)}" for rank in ranks)]
-    return _Section(f"Largest families, exclusive time ({len(top)} of {len(table)})", (), _Grid(columns, rows))
+    )
+    title = tr("Largest families, exclusive time ({shown} of {all})").format(shown=len(top), all=len(table))
+    columns = (tr("family"), *(f">{_rank(rank, tr)}" for rank in ranks))
+    return Section(title=title, grid=Grid(columns=columns, rows=rows))
 
 
-def _signals(document: Document) -> _Section:
-    rows = [
-        [
-            _rank(s["rank"]),
-            s["signal"],
-            s["layer"],
-            show_count(s["count"]),
-            show_ns(s["total_ns"]),
-            show_ns(s["median_ns"]),
-            show_ns(s["p90_ns"]),
-            show_fraction(s["share"]),
-        ]
-        for s in document["signals"]
-    ]
-    columns = ["rank", "signal", "layer", ">count", ">total", ">median", ">p90", ">share of span"]
-    lines = ["Nested ranges count once; an envelope holds other signals and gets no share."]
-    return _Section("Signals of the four layers", lines, _Grid(columns, rows))
+def _signals(document: Document, tr: Translator) -> Section:
+    rows = tuple(
+        (
+            _rank(signal["rank"], tr),
+            tr(signal["signal"]),
+            tr(signal["layer"]),
+            show_count(signal["count"]),
+            show_ns(signal["total_ns"]),
+            show_ns(signal["median_ns"]),
+            show_ns(signal["p90_ns"]),
+            show_fraction(signal["share"]),
+        )
+        for signal in document["signals"]
+    )
+    names = ("rank", "signal", "layer", ">count", ">total", ">median", ">p90", ">share of span")
+    return Section(
+        title=tr("Signals of the four layers"),
+        lines=(tr("Nested ranges count once; an envelope holds other signals and gets no share."),),
+        grid=Grid(columns=_titles(names, tr), rows=rows),
+    )
 
 
-def _questions(document: Document) -> _Section:
+def _titles(names: Sequence[str], tr: Translator) -> tuple[str, ...]:
+    return tuple(f">{tr(name[1:])}" if name.startswith(">") else tr(name) for name in names)
+
+
+def _questions(document: Document, tr: Translator) -> Section:
     lines = []
     for number, question in enumerate(document["questions"], start=1):
-        lines.append(f"{number}. {question['title']}  [{_STATUS[question['status']]}, {question['grade']}]")
-        if question["answer"]:
-            lines.append(f"   {question['answer']}")
+        status = f"[{tr(STATUS[question['status']])}, {tr(question['grade'])}]"
+        lines.append(f"{number}. {tr(question['title'])}  {status}")
+        if question["sentences"]:
+            lines.append("   " + " ".join(tr(sentence) for sentence in question["sentences"]))
         for missing, record_with in zip(question["missing"], question["record_with"], strict=True):
-            lines.append(f"   not known: {missing}. To know it, {record_with}.")
-    return _Section("Seven questions", lines)
+            known = tr("not known: {missing}. To know it, {recipe}.")
+            lines.append("   " + known.format(missing=tr(missing), recipe=tr(record_with)))
+    return Section(title=tr("Seven questions"), lines=tuple(lines))
 
 
-def _findings(document: Document) -> _Section:
-    lines = [f"{f['text']}  [{f['grade']}] Not shown: {f['not_shown']}." for f in document["findings"]] or [
-        "Nothing stands out, or the evidence does not carry it."
+def _findings(document: Document, tr: Translator) -> Section:
+    shape = tr("{finding}  [{grade}] Not shown: {not_shown}.")
+    lines = [
+        shape.format(finding=tr(f["text"]), grade=tr(f["grade"]), not_shown=tr(f["not_shown"]))
+        for f in document["findings"]
     ]
-    return _Section("What stands out", lines)
+    nothing = tr("Nothing stands out, or the evidence does not carry it.")
+    return Section(title=tr("What stands out"), lines=tuple(lines) or (nothing,))
 
 
-def _step_table(document: Document) -> _Section:
+def _step_table(document: Document, tr: Translator) -> Section:
     rows = [row for row in document["steps"]["rows"] if row["phase"] != "empty"]
-    shown = rows[:_MAX_STEPS]
-    columns = ["rank", ">step", "phase", ">tokens", ">prefill q", ">decode", ">kv", ">window"]
-    columns += [f">{category}" for category in CATEGORIES]
-    cells = [
-        [
+    shown = rows[:MAX_STEPS]
+    cells = tuple(
+        (
             "?" if row["rank"] is None else str(row["rank"]),
             str(row["step_id"]),
-            row["phase"] or UNKNOWN,
+            tr(row["phase"]) if row["phase"] else UNKNOWN,
             show_count(row["num_scheduled_tokens"]),
             show_count(row["prefill_query_sum"]),
             show_count(row["num_decode_requests"]),
             show_count(_kv(row)),
             show_ms(row["window_ns"]),
             *(show_ms(row[f"exclusive_{category}_ns"]) for category in CATEGORIES),
-        ]
+        )
         for row in shown
-    ]
-    lines = ["Times in ms; kv: sum of kv_len over the step's rows."]
+    )
+    lines = [tr("Times in ms; kv: sum of kv_len over the step's rows.")]
     if len(rows) > len(shown):
-        lines.append(f"The first {len(shown)} of {len(rows)} rows; `stepscope steps` lists them all.")
-    return _Section("Step by step", lines, _Grid(columns, cells))
+        more = tr("The first {shown} of {all} rows; `stepscope steps` lists them all.")
+        lines.append(more.format(shown=len(shown), all=len(rows)))
+    names = ("rank", ">step", "phase", ">tokens", ">prefill q", ">decode", ">kv", ">window")
+    columns = _titles((*names, *(f">{category}" for category in CATEGORIES)), tr)
+    return Section(title=tr("Step by step"), lines=tuple(lines), grid=Grid(columns=columns, rows=cells))
 
 
-def _kv(row: dict[str, Any]) -> int | None:
+def _kv(row: Document) -> int | None:
     prefill, decode = row["prefill_kv_sum"], row["decode_kv_sum"]
     return None if prefill is None or decode is None else prefill + decode

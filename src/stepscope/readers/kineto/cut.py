@@ -46,12 +46,13 @@ _SAFE_METADATA = frozenset(
         "roctracer_version",
     }
 )
-# from a slash that opens a string, up to its last one; elsewhere up to the first space or bracket
+# an absolute path: a string that is one, up to its last slash (spaces too); in other text, up to a space or bracket
+_PART = rb'(?:\\u[0-9a-f]{4}|[^/\s"\\:;,()<>\[\]{}])'
 _PATH = re.compile(
-    rb'(?<=")/[^"]*/([^"/\s]*)|(?<![\w.])/(?:\\u[0-9a-f]{4}|[^/\s"\\:;,()<>])+/[^\s"\\:;,()<>]*?([^/\s"\\:;,()<>]*)'
-    rb'(?=[\s"\\:;,()<>]|$)',
+    rb'(?<=")/[^"]*/(?P<own>[^"/\s]*)|(?:(?<![\w.])|(?<=\\[nrt]))/(?:%s+/)+(?P<last>%s*)' % (_PART, _PART),
     re.IGNORECASE,
 )
+_PACKAGE = re.compile(rb"(?:site|dist)-packages/((?:[\w.+-]+/)*[\w.+-]+\.\w+[^/]*)$")
 _FILE = re.compile(rb"[\w.+-]+\.[a-z]{1,5}\b")
 _REQUEST = re.compile(rb"\b(?:(?:cmpl|chatcmpl|req)-[\w-]{4,}|[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b)")
 _MARKER = re.compile(rb"(?<=[ ,=])[\w.-]+(?=:\d+:\d+:\d+:[cg])")
@@ -124,8 +125,11 @@ def _redacted(text: bytes, host: re.Pattern[bytes] | None) -> bytes:
 
 
 def _short_path(path: re.Match[bytes]) -> bytes:
-    """The file's own name stays (a step's function is found by it); a directory's may be a person's."""
-    last = path[1] if path[1] is not None else path[2]
+    """What an installed package calls its file stays, else the file's own name: steps and families are found by it."""
+    package = _PACKAGE.search(path[0])
+    if package:
+        return b".../" + package[1]
+    last = path["last"] if path["own"] is None else path["own"]
     return b".../" + (last if _FILE.match(last) else b"")
 
 

@@ -221,9 +221,11 @@ def _take_broken(text: bytes, out: Salvage, health: HealthLog, *, is_cut: bool) 
     out.events.append(event)
 
 
-_NON_FINITE = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf)(?=\s*[,}\]])")
-_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
-_DECIMAL_COMMA = re.compile(r"(:\s*-?\d+),(\d+)(?=\s*[,}])")
+# a whole string matches first, so that only what stands outside of strings is changed
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"|'
+_NON_FINITE = re.compile(_STRING + r"(?<=[:\[,\s])-?(?:nan|inf)(?=\s*[,}\]])", re.DOTALL)
+_TRAILING_COMMA = re.compile(_STRING + r",(?=\s*[}\]])", re.DOTALL)
+_DECIMAL_COMMA = re.compile(_STRING + r"(?<=\d),(?=\d+\s*[,}])", re.DOTALL)
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -233,9 +235,9 @@ def repair(text: bytes, health: HealthLog) -> ExactEvent | None:
     as_read = text.decode("utf-8", "replace")
     if not as_read.lstrip().startswith("{"):
         as_read = "{" + as_read
-    escaped = _ESCAPE.sub(lambda match: match[0] if match[1] else "\\\\", _TRAILING_COMMA.sub("", as_read))
-    finite = _NON_FINITE.sub("NaN", escaped)
-    for candidate in (as_read, escaped, finite, _DECIMAL_COMMA.sub(r"\1.\2", finite)):
+    escaped = _ESCAPE.sub(lambda match: match[0] if match[1] else "\\\\", _change(_TRAILING_COMMA, "", as_read))
+    finite = _change(_NON_FINITE, "NaN", escaped)
+    for candidate in (as_read, escaped, finite, _change(_DECIMAL_COMMA, ".", finite)):
         non_finite: list[str] = []
         try:
             # a constant is NaN or Infinity: noted, and read as null
@@ -249,6 +251,10 @@ def repair(text: bytes, health: HealthLog) -> ExactEvent | None:
             health.add(code, candidate[:120])
         return event
     return None
+
+
+def _change(pattern: re.Pattern[str], new: str, text: str) -> str:
+    return pattern.sub(lambda match: match[0] if match[0].startswith('"') else new, text)
 
 
 def _is_utf8(text: bytes) -> bool:

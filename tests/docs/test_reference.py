@@ -1,0 +1,131 @@
+"""What the code declares is documented, and the generated page is the one that the tool writes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Iterable
+
+import pytest
+
+import stepscope
+from stepscope import errors
+from stepscope.answers.questions import QUESTIONS
+from stepscope.budget import omissions
+from stepscope.budget.catalog import load_catalog
+from stepscope.budget.coverage import REASON_MEANING
+from stepscope.budget.partition import OWN_FAMILIES
+from stepscope.budget.signals import SIGNAL_KINDS
+from stepscope.cli.main import app
+from stepscope.evidence import GRADES
+from stepscope.store.health import HEALTH_CODES
+from stepscope.store.schema import CATEGORIES, KINDS, TABLES
+from tests.docs.pages import PAGES, ROOT, SOURCE, code_of, text_of, tool
+
+REFERENCE = text_of(ROOT / "docs" / "reference.md")
+WITHHOLDING = ROOT / "docs" / "decisions" / "0007-withholding.md"
+DECLARED: dict[str, Iterable[str]] = {
+    "commands": [f"stepscope {command.name}" for command in app.registered_commands],
+    "tables": TABLES,
+    "columns": sorted({column.name for columns in TABLES.values() for column in columns}),
+    "kinds": KINDS,
+    "categories": CATEGORIES,
+    "families": [*(family.name for family in load_catalog().families), *(family for _, family in OWN_FAMILIES)],
+    "questions": [question.id for question in QUESTIONS],
+    "grades": GRADES,
+    "reasons": REASON_MEANING,
+    "health codes": HEALTH_CODES,
+    "errors": [name for name, value in vars(errors).items() if inspect.isclass(value)],
+}
+
+
+def test_the_committed_reference_is_what_the_tool_writes() -> None:
+    assert tool("write_reference.py")["render"]() == REFERENCE, "run: make reference"
+
+
+@pytest.mark.parametrize("what", DECLARED)
+def test_everything_declared_is_in_the_reference(what: str) -> None:
+    missing = [name for name in DECLARED[what] if f"`{name}`" not in REFERENCE]
+    assert missing == []
+
+
+def test_every_signal_and_public_name_is_in_the_reference() -> None:
+    assert [s.name for s in SIGNAL_KINDS if f"| {s.name} |" not in REFERENCE] == []
+    assert [name for name in stepscope.__all__ if f"`{name}" not in REFERENCE] == []
+
+
+def test_every_option_is_in_the_reference() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "cli").glob("*.py"))
+    options = set(re.findall(r'"(--[a-z-]+)"', source))
+    assert {option for option in options if option not in REFERENCE} == set()
+
+
+def test_categories_and_grades_are_in_the_glossary() -> None:
+    known = set(code_of(ROOT / "docs" / "glossary.md"))
+    assert {*CATEGORIES, *GRADES} - known == set()
+
+
+def test_commands_are_in_both_readmes() -> None:
+    for page in ("README.md", "README.zh-CN.md"):
+        missing = [name for name in DECLARED["commands"] if f"`{name} " not in text_of(ROOT / page)]
+        assert missing == []
+
+
+def test_no_page_names_a_command_or_an_option_that_is_not_there() -> None:
+    commands = {str(command.name) for command in app.registered_commands}
+    for page in PAGES:
+        named = set(re.findall(r"stepscope ([a-z]+) (?:TRACE|YOUR|examples|\./)", text_of(page)))
+        assert named <= commands, page.name
+
+
+def test_withholding_page_says_what_the_gate_does() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (yes|no) \|", text_of(WITHHOLDING), re.MULTILINE))
+    source = inspect.getsource(omissions)
+    declared = re.findall(r'code="(\w+)",\s+withholds=(True|False)', source)
+    assert rows == {code: "yes" if withholds == "True" else "no" for code, withholds in declared}
+    assert set(rows) == set(REASON_MEANING)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("_TAIL", "launches_without_kernels"),
+        ("_TAIL", "ids_missing"),
+        ("_GRAPH_TAIL", "graph_launches_without_kernels"),
+        ("_GRAPH_TAIL", "steps_without_kernels"),
+        ("_REPLAY", "partial_replays"),
+        ("_OUTSIDE", "kernels_outside_steps"),
+        ("_OUTLIER", "duration_outlier"),
+        ("_LOST", "device_times_lost"),
+    ],
+)
+def test_withholding_page_gives_the_thresholds_of_the_code(name: str, code: str) -> None:
+    row = next(line for line in text_of(WITHHOLDING).splitlines() if line.startswith(f"| `{code}`"))
+    assert f"{getattr(omissions, name):.0%}".replace("%", " %") in row
+
+
+def test_house_page_draws_the_import_contract() -> None:
+    contract = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"][0]
+    layers = []
+    for layer in contract["layers"]:
+        places = [place.strip().removeprefix("stepscope.") for place in layer.split("|")]
+        if there := [place for place in places if not place.startswith("(")]:
+            layers.append(" | ".join(there))
+    assert "\n".join(layers) in text_of(ROOT / "docs" / "how-it-works.md")
+
+
+def test_house_page_lists_every_package_and_module() -> None:
+    page = text_of(ROOT / "docs" / "how-it-works.md")
+    places = [f"`{path.name}/`" for path in SOURCE.iterdir() if (path / "__init__.py").exists()]
+    places += [f"`{path.name}`" for path in SOURCE.glob("*.py") if path.name != "__init__.py"]
+    assert [place for place in places if place not in page] == []
+
+
+def test_glossary_names_only_what_the_code_has() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    words = set(re.findall(r"\w+", source)) | {f"exclusive_{name}_ns" for name in CATEGORIES}
+    for line in text_of(ROOT / "docs" / "glossary.md").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 4:
+            assert set(re.findall(r"`(\w+)`", cells[1])) <= words, line
