@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from stepscope.answers.account import explain
 from stepscope.budget.catalog import load_catalog
 from stepscope.readers.kineto import reader
-from stepscope.readers.registry import Trace
 from stepscope.report.document import to_document
+from stepscope.store.events import EventStore
+from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stepscope.answers.account import Account
     from stepscope.budget.catalog import Catalog
-    from stepscope.store.events import EventStore
 
 Event = dict[str, Any]
 
@@ -157,7 +157,7 @@ def catalog() -> Catalog:
 def to_account(*stores: EventStore | Sequence[Event]) -> Account:
     """Account for stores, or for lists of events (ranks 0, 1, ...)."""
     read = [
-        given if hasattr(given, "origin") else to_store(given, rank=i, world_size=len(stores))  # type: ignore[arg-type]
+        given if isinstance(given, EventStore) else to_store(given, rank=i, world_size=len(stores))
         for i, given in enumerate(stores)
     ]
     return explain(Trace(source="inline", stores=tuple(read)), catalog=catalog())
@@ -167,3 +167,15 @@ def to_report(*stores: EventStore | Sequence[Event]) -> dict[str, Any]:
     """The report on them."""
     report: dict[str, Any] = to_document(to_account(*stores))
     return report
+
+
+def walk(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Every leaf of a document with its path."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from walk(inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from walk(inner, (*path, str(i)))
+    else:
+        yield path, value

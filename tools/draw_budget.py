@@ -56,7 +56,7 @@ def draw(report: dict[str, Any]) -> str:
     about = f"Time budget per rank and step of {escape(report['source'])}"
     size = f"0 0 {_RIGHT + 20} {height}"
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="img" aria-label="{about}">'
-    style = "<style>text{font:12px sans-serif;fill:#6e7681}.on{fill:#fff}.b{font-weight:bold}</style>"
+    style = "<style>text{font:12px sans-serif;fill:#6e7681}.s{font-size:10px}.on{fill:#fff}.b{font-weight:bold}</style>"
     return "\n".join([svg, style, *body, "</svg>\n"])
 
 
@@ -107,7 +107,7 @@ def _steps(rows: Sequence[dict[str, Any]], y: int, scale: float) -> Iterator[str
                     f'fill="{FILL[name]}"/>'
                 )
         label = f"{row['step_id']}: {show_ns(row['window_ns'])}"
-        yield f'<text x="{x:.1f}" y="{y + _COLUMNS + 14}">{label}</text>'
+        yield f'<text class="s" x="{x:.1f}" y="{y + _COLUMNS + 14}">{label}</text>'
 
 
 def main(arguments: Sequence[str]) -> int:

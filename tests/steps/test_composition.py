@@ -114,7 +114,9 @@ def test_an_empty_step_takes_no_work() -> None:
 
 def test_without_ids_only_work_inside_a_steps_own_host_range_is_its_own() -> None:
     table = find_steps(
-        to_store([scope(decode(1), 0, 20), scope(decode(1), 100, 20), *(kernel(GEMM, t, 5) for t in (10, 50, 110, 130))])
+        to_store(
+            [scope(decode(1), 0, 20), scope(decode(1), 100, 20), *(kernel(GEMM, t, 5) for t in (10, 50, 110, 130))]
+        )
     )
     assert steps_of(table) == [0, NO_STEP, 1, NO_STEP]
     law(table)
@@ -145,7 +147,9 @@ def test_busy_time_of_a_step_counts_overlapping_kernels_once() -> None:
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 25))
 def test_assigned_and_unassigned_work_add_up_to_all_that_was_read(seed: int, size: int) -> None:
     rng = random.Random(seed)
-    events: list[Event] = [scope(rng.choice((decode(2), prefill(9), EMPTY)), 1000 * i, 500) for i in range(rng.randrange(4))]
+    events: list[Event] = [
+        scope(rng.choice((decode(2), prefill(9), EMPTY)), 1000 * i, 500) for i in range(rng.randrange(4))
+    ]
     for i in range(size):
         at, of = rng.randrange(5000), rng.choice((None, i, 0))
         events.append(kernel(GEMM, at, rng.randrange(1, 200), of=of, stream=rng.randrange(3)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from stepscope.steps.step import StepTable, find_steps
 from tests.traces import (
     EMPTY,
@@ -29,7 +31,7 @@ def windows(table: StepTable) -> list[tuple[int, int]]:
 
 def tile(table: StepTable) -> None:
     found = windows(table)
-    assert all(one[1] == other[0] for one, other in zip(found, found[1:], strict=False))
+    assert all(one[1] == other[0] for one, other in pairwise(found))
     assert all(start <= end for start, end in found)
     span = table.windows.span
     assert all(span[0] <= start and end <= span[1] for start, end in found)

@@ -88,6 +88,7 @@ class Unmatched:
     num_tokens: int | None
     step_ids: tuple[int, ...]
     reason: Message
+    is_cold: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,8 @@ def match_steps(a: RankAccount, b: RankAccount, *, kv_tolerance: float = KV_TOLE
             shape = _shape(placed.step)
             if placed.is_cold:
                 left[side][placed.place] = say("it compiles: a cold step, no steady state")
-            elif shape is None:
-                left[side][placed.place] = say("its shape was not recorded")
+            elif shape is None or placed.step.window is None:
+                left[side][placed.place] = say("its shape or its window was not recorded")
             else:
                 groups.setdefault(shape, {"a": [], "b": []})[side].append(placed)
     workloads, has_kv = [], True
@@ -129,7 +130,7 @@ def match_steps(a: RankAccount, b: RankAccount, *, kv_tolerance: float = KV_TOLE
 def _placed(rank: RankAccount) -> list[Placed]:
     compiles = rank.budget.step_families.get(("host", "compile"))
     return [
-        Placed(place=i, step=step, compile_ns=compiles[i] if compiles else 0)
+        Placed(place=i, step=step, compile_ns=compiles[i] if compiles and i < len(compiles) else 0)
         for i, step in enumerate(rank.table.counted)
     ]
 
@@ -214,7 +215,7 @@ def _leave(
         name = other.upper()
         reason = say("{other} has no step of this shape", other=name)
         if group[other]:
-            reason = say("{other} has fewer steps of this shape", other=name)
+            reason = say("{other} has no further step of this shape and kv_len", other=name)
         left[side] |= {placed.place: reason for placed in steps if placed.place not in found[side]}
 
 
@@ -233,6 +234,7 @@ def _listed(side: SideName, steps: Sequence[Placed], left: dict[int, Message]) -
             num_tokens=tokens,
             step_ids=tuple(placed.step.step_id for placed in own),
             reason=left[own[0].place],
+            is_cold=own[0].is_cold,
         )
         for (phase, tokens, _), own in rows.items()
     ]

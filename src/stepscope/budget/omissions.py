@@ -160,38 +160,39 @@ def _partial_replays(x: Evidence) -> Reason | None:
 
 
 def _replay_groups(x: Evidence) -> list[list[int]]:
-    """Kernel counts of the graph launches that should be alike: same kind of step, same place in it, not empty."""
+    """Kernel counts of the graph launches that should be alike: same kind of step, same place in it, not empty.
+
+    Those that stand alone so (no step is marked, every step has its own shape) are compared by their kernels' names.
+    """
     e = x.store.events
     steps = x.table.counted
-    if not steps:
-        return _groups_by_name(x)
     starts = np.array([step.boundary.start_ns for step in steps], np.int64)
     groups: dict[tuple[object, int], list[int]] = defaultdict(list)
     place: dict[int, int] = defaultdict(int)
-    order = np.argsort(e.start_ns[x.graph_launches], kind="stable")
-    for row, size in zip(x.graph_launches[order].tolist(), x.replayed[order].tolist(), strict=True):
-        index = int(np.searchsorted(starts, e.start_ns[row], side="right")) - 1
+    for i in np.argsort(e.start_ns[x.graph_launches], kind="stable").tolist():
+        index = int(np.searchsorted(starts, e.start_ns[x.graph_launches[i]], side="right")) - 1
         shape = steps[index].boundary.shape if index >= 0 else None
-        key = None if shape is None else (shape.num_requests, shape.num_scheduled_tokens)
-        if size:
-            groups[key, place[index]].append(size)
+        key = index if shape is None else (shape.num_requests, shape.num_scheduled_tokens)
+        if x.replayed[i]:
+            groups[key, place[index]].append(i)
         place[index] += 1
-    return list(groups.values())
+    alone = [members[0] for members in groups.values() if len(members) == 1]
+    together = [x.replayed[members].tolist() for members in groups.values() if len(members) > 1]
+    return together + _groups_by_name(x, alone)
 
 
-def _groups_by_name(x: Evidence) -> list[list[int]]:
-    """Without steps, replays of mostly the same kernel names are taken for the same graph, the fullest ones first."""
+def _groups_by_name(x: Evidence, launches: list[int]) -> list[list[int]]:
+    """Replays of mostly the same kernel names are taken for the same graph, the fullest ones first."""
     e = x.store.events
     work = np.flatnonzero(e.kind <= LAST_DEVICE_KIND)
     work = work[np.argsort(e.correlation_id[work], kind="stable")]
     first = np.searchsorted(e.correlation_id[work], e.correlation_id[x.graph_launches]).tolist()
     groups: dict[frozenset[int], list[int]] = {}
-    for i in np.argsort(-x.replayed, kind="stable").tolist():
+    for i in sorted(launches, key=lambda i: -int(x.replayed[i])):
         size = int(x.replayed[i])
         names = frozenset(e.name_id[work[first[i] : first[i] + size]].tolist())
         alike = (known for known in groups if len(names & known) >= _ALIKE * len(names | known))
-        if size:
-            groups.setdefault(next(alike, names), []).append(size)
+        groups.setdefault(next(alike, names), []).append(size)
     return list(groups.values())
 
 

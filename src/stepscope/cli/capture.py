@@ -33,7 +33,7 @@ def import_(
     folder: Annotated[Path, typer.Option("--output", "-o", help="The run folder to write.")],
     catalog: CatalogFiles = None,
 ) -> None:
-    """Turn a capture into a run folder (Parquet tables) that every command opens in milliseconds."""
+    """Turn a capture into a run folder, which opens fast."""
     account = read_account(trace, catalog)
     tables = {name: table for name, table in arrow_tables(account).items() if name != "events"}
     stores = [*(rank.store for rank in account.ranks), *account.others]
@@ -50,7 +50,7 @@ def cut(
     ] = None,
     redact: Annotated[bool, typer.Option("--redact", help="Replace host names, paths and request ids.")] = False,
 ) -> None:
-    """Write a smaller trace of chosen steps or time, for Perfetto or for sharing."""
+    """Write a smaller trace of chosen steps or time."""
     if (steps is None) == (time is None):
         raise BadInput("cut needs either --steps A-B or --time A-B.")
     stores = read_trace(trace).stores

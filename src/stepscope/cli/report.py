@@ -45,7 +45,7 @@ def explain(
     output: Output = None,
     lang: Language = "en",
 ) -> None:
-    """Explain a recorded run: where did the time go, and why (csv: the budget table)."""
+    """Where did the time of a recorded run go? (csv: the budget table)"""
     account = read_account(trace, catalog)
     if format_ is Format.csv:
         write_result(_csv(budget_rows(account), _columns("budget")), output)
@@ -66,7 +66,7 @@ def check(
     output: Output = None,
     lang: Language = "en",
 ) -> None:
-    """Can this capture carry a conclusion about idle time at all? Exit code 1 if not."""
+    """Can a capture carry a claim about idle time? (exit code 1: no)"""
     document = to_document(read_account(trace, catalog))
     if format_ is Format.json:
         write_result(_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)
@@ -116,7 +116,7 @@ def query(
     catalog: CatalogFiles = None,
     output: Output = None,
 ) -> None:
-    """Ask the tables in SQL (DuckDB): events, steps, kernels, budget, families, signals, parts, tracks, health."""
+    """Ask the tables in SQL, with DuckDB."""
     result = run_query(read_account(trace, catalog), sql)
     if format_ is TableFormat.parquet:
         _write_parquet(result, output)

@@ -225,7 +225,7 @@ def _take_broken(text: bytes, out: Salvage, health: HealthLog, *, is_cut: bool) 
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"|'
 _NON_FINITE = re.compile(_STRING + r"(?<=[:\[,\s])-?(?:nan|inf)(?=\s*[,}\]])", re.DOTALL)
 _TRAILING_COMMA = re.compile(_STRING + r",(?=\s*[}\]])", re.DOTALL)
-_DECIMAL_COMMA = re.compile(_STRING + r"(?<=\d),(?=\d+\s*[,}])", re.DOTALL)
+_DECIMAL_COMMA = re.compile(_STRING + r"(:\s*-?\d+),(?=\d+\s*[,}])", re.DOTALL)
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -237,7 +237,7 @@ def repair(text: bytes, health: HealthLog) -> ExactEvent | None:
         as_read = "{" + as_read
     escaped = _ESCAPE.sub(lambda match: match[0] if match[1] else "\\\\", _change(_TRAILING_COMMA, "", as_read))
     finite = _change(_NON_FINITE, "NaN", escaped)
-    for candidate in (as_read, escaped, finite, _change(_DECIMAL_COMMA, ".", finite)):
+    for candidate in (as_read, escaped, finite, _change(_DECIMAL_COMMA, r"\1.", finite)):
         non_finite: list[str] = []
         try:
             # a constant is NaN or Infinity: noted, and read as null
@@ -254,7 +254,7 @@ def repair(text: bytes, health: HealthLog) -> ExactEvent | None:
 
 
 def _change(pattern: re.Pattern[str], new: str, text: str) -> str:
-    return pattern.sub(lambda match: match[0] if match[0].startswith('"') else new, text)
+    return pattern.sub(lambda match: match[0] if match[0].startswith('"') else match.expand(new), text)
 
 
 def _is_utf8(text: bytes) -> bool:
