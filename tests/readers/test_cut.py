@@ -245,6 +245,7 @@ def _telling_trace() -> dict[str, object]:
         events += [
             _event("/home/alice/vllm/gpu_worker.py(12): execute_model", at, 900, "python_function", cwd="/home/alice"),
             _event("/home/John Smith/a b/run.py(3): main", at + 1, 800, "python_function"),
+            _event(f"vllm_step v=1 s={i} n=8 r=A-a379c85b:8:0:0:c", at + 5, 600, "user_annotation"),
             _event(annotation, at + 10, 500, "user_annotation", host_name="node17.corp.example", where="/srv/José/x"),
             _event("load /srv/secret-model/weights.bin\n/srv/José/y for chatcmpl-7f3a9b", at + 20, 50, "cpu_op"),
             _event(
@@ -257,12 +258,8 @@ def _telling_trace() -> dict[str, object]:
             _event(
                 "cudaLaunchKernel", at + 100, 10, "cuda_runtime", correlation=i + 1, stack="a;/home/alice/b.py(1): f"
             ),
-            _event("kernel_on node17.corp.example", at + 200, 100, "kernel", 7, correlation=i + 1, stream=7, device=0),
+            _event("gemm_kernel", at + 200, 100, "kernel", 7, correlation=i + 1, stream=7, device=0),
         ]
-    events += [
-        {**event, "cat": "python_function", "name": f"step A-a379c85b:8:0:{i}:c", "ts": 5 + 1000 * i, "dur": 1}
-        for i, event in enumerate([events[2]] * 3)
-    ]
     return {
         "schemaVersion": 1,
         "host_name": "node17.corp.example",

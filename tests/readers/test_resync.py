@@ -279,6 +279,15 @@ def test_a_second_document_after_a_cut_one_is_not_taken_for_its_events() -> None
             read(first[:cut] + second)
 
 
+def test_a_cut_inside_nested_arguments_is_not_taken_for_the_end_of_the_list() -> None:
+    nested = replace(TWO, args={"id": [{"name": 1}], "x": None})
+    whole = document([ONE.text("compact"), nested.text("compact")], "compact")
+    for mark in (b"}]", b"null}"):
+        store = read(whole[: whole.index(mark) + len(mark)])
+        assert broken(store) == (1, 0, 1)
+        assert "truncated_file" in [row.code for row in store.health]
+
+
 def test_nesting_without_end_is_one_lost_event() -> None:
     deep = b'{"ph":"X","name":"deep","args":{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
     assert broken(read(document([ONE.text("compact"), deep, TWO.text("compact")], "compact"))) == (2, 0, 1)

@@ -66,6 +66,13 @@ def test_a_tie_is_nobodys() -> None:
     assert (found.total_skew_ns, found.is_evidence, set(found.awaited_ns.values())) == (0, False, {0})
 
 
+def test_two_that_come_last_together_are_neither_of_them_awaited() -> None:
+    found = skew(ranks([(0, 500), (1000, 1500)], [(400, 500), (1000, 1500)], [(400, 500), (1300, 1500)]))
+    assert isinstance(found, ArrivalSkew)
+    assert found.awaited_ns == {0: 0, 1: 0, 2: 300}
+    assert found.total_skew_ns == 700
+
+
 def test_refusals_say_why() -> None:
     one = ranks([(0, 10)])
     assert skew(one) == "one rank only"

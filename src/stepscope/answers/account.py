@@ -18,6 +18,7 @@ from stepscope.budget.supply import split_supply
 from stepscope.readers.registry import open_trace
 from stepscope.steps.ranks import ArrivalSkew, find_skew
 from stepscope.steps.step import StepTable, find_steps
+from stepscope.store.devices import only_device
 from stepscope.store.schema import LAST_DEVICE_KIND, OP
 from stepscope.store.trace import Trace
 
@@ -55,16 +56,19 @@ class Account:
     catalog_files: tuple[str, ...] = field(default=())
 
 
-def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None) -> Account:
+def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device: str | None = None) -> Account:
     """Account for a capture: a Trace, or the path of one (file, directory of ranks, glob).
 
+    Of a process that used several devices, the named one is accounted for, else the busiest.
+
     Raises:
-        BadInput: see `open_trace`.
+        BadInput: see `open_trace`; or the device is not there.
     """
     if not isinstance(trace, Trace):
         trace = open_trace(trace)
     catalog = catalog or load_catalog()
-    tables = [(store, find_steps(store)) for store in trace.stores]
+    stores = [only_device(store, device) for store in trace.stores]
+    tables = [(store, find_steps(store)) for store in stores]
     workers = [(store, table) for store, table in tables if _is_worker(store, table)]
     others = tuple(store for store, table in tables if not _is_worker(store, table))
     ranks = tuple(_account_rank(store, table, others, catalog) for store, table in workers)

@@ -167,11 +167,13 @@ def _markers(account: Account) -> str | None:
 
 
 def _recording(a: Account, b: Account, matched: Sequence[Matched]) -> Iterator[Difference]:
+    # on a CPU backend the profiler's cost is inside every operation; beside a device lane it is on the host alone
+    effect: Effect = "overhead" if _lanes(a) == _lanes(b) == "device" else "evidence"
     stacks = [any(r.store.has_frames for r in account.ranks) for account in (a, b)]
-    yield from _differ("stacks", "overhead", *(_on(on) for on in stacks), grade="derived")
+    yield from _differ("stacks", effect, _on(stacks[0]), _on(stacks[1]), "derived")
     for id_, key in (("shapes", "record_shapes"), ("memory", "profile_memory")):
         options = [any(r.store.origin.metadata.get(key) for r in account.ranks) for account in (a, b)]
-        yield from _differ(id_, "overhead", *(_on(on) for on in options))
+        yield from _differ(id_, effect, _on(options[0]), _on(options[1]))
     reasons = [_withheld(account) for account in (a, b)]
     for name, reason in zip(("A", "B"), reasons, strict=True):
         if reason is not None:
@@ -202,7 +204,7 @@ def _withheld(account: Account) -> Message | None:
 
 def _graph_modes(matched: Sequence[Matched]) -> Iterator[Difference]:
     """Per phase: the modes of all counted steps, then those of paired steps."""
-    steps = [[s for m in matched for s in rank(m).table.counted] for rank in (lambda m: m.a, lambda m: m.b)]
+    steps = [[s for m in matched for s in m.a.table.counted], [s for m in matched for s in m.b.table.counted]]
     for phase in ("prefill", "decode", "mixed"):
         sides = [[s for s in side if s.phase == phase and s.graph_mode] for side in steps]
         modes = [{s.graph_mode for s in side} for side in sides]

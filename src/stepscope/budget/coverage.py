@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.budget.omissions import OMISSIONS, Evidence, Reason
+from stepscope.budget.omissions import OMISSIONS, Evidence, Reason, check_backend
 
 if TYPE_CHECKING:
     from stepscope.budget.placement import Placements
@@ -39,6 +39,7 @@ class Coverage:
 
 
 REASON_MEANING: dict[str, str] = {
+    "backend_unknown": "no device work, and nothing says that the model ran on the CPU",
     "device_not_recorded": "launches were recorded and no device work at all",
     "launches_without_kernels": "too many kernel launches have no kernel",
     "graph_launches_without_kernels": "graph launches have no kernels: graph-level or dropped",
@@ -58,7 +59,10 @@ REASON_MEANING: dict[str, str] = {
 def check_coverage(store: EventStore, table: StepTable, placements: Placements) -> Coverage:
     """Run every test of the gate."""
     if table.windows.lane == "host":
-        return Coverage(reasons=(), num_kernels=0, num_in_steps=0, matched_fraction=None)
+        reason = check_backend(store, table)
+        return Coverage(
+            reasons=(reason,) if reason is not None else (), num_kernels=0, num_in_steps=0, matched_fraction=None
+        )
     evidence = Evidence.gather(store, table)
     reasons = tuple(reason for test in OMISSIONS if (reason := test(evidence)) is not None)
     return Coverage(

@@ -15,10 +15,11 @@ from stepscope.budget.catalog import is_graph_launch, is_launch
 from stepscope.intervals import intersect, overlaps, span, union
 from stepscope.messages import Message, say
 from stepscope.steps.composition import NO_STEP
+from stepscope.steps.windows import ran_on_cpu
 from stepscope.store.doubts import find_outliers
 from stepscope.store.events import NO_ID
 from stepscope.store.launches import NO_LAUNCH, has_constant_ids
-from stepscope.store.schema import LAST_DEVICE_KIND, RUNTIME
+from stepscope.store.schema import LAST_DEVICE_KIND, OP, RUNTIME
 from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
@@ -90,6 +91,21 @@ class Evidence:
         return cls(
             store=store, table=table, launches=plain, graph_launches=graphs, replayed=counts, unanswered=unanswered
         )
+
+
+def check_backend(store: EventStore, table: StepTable) -> Reason | None:
+    """A profile of CPU activities alone looks like a CPU backend: its operations only launch, and cost little."""
+    if ran_on_cpu(store) or not (table.steps or (store.events.kind == OP).any()):
+        return None
+    return Reason(
+        code="backend_unknown",
+        withholds=True,
+        text=say(
+            "no device work is recorded, and no operation of a CPU backend: the device's activities may have been left "
+            "out"
+        ),
+        record_with=WHOLE_CAPTURE,
+    )
 
 
 def _device_not_recorded(x: Evidence) -> Reason | None:

@@ -45,6 +45,9 @@ class Format(StrEnum):
 ReportFormat = Annotated[Format, typer.Option("--format", "-f", help="How to write it.")]
 
 
+Device = Annotated[
+    str | None, typer.Option("--device", help="Of several devices in one file, this one; else the busiest.")
+]
 Language = Annotated[str, typer.Option("--lang", help="The report's language: en or zh.", metavar="LANG")]
 
 
@@ -70,9 +73,9 @@ def read_trace(source: str) -> Trace:
         return open_trace(source, on_progress=on_progress)
 
 
-def read_account(source: str, catalog: list[Path] | None) -> Account:
+def read_account(source: str, catalog: list[Path] | None, device: str | None = None) -> Account:
     """Read and account for a capture."""
-    return explain(read_trace(source), catalog=load_catalog(catalog or ()))
+    return explain(read_trace(source), catalog=load_catalog(catalog or ()), device=device)
 
 
 def write_result(text: str, output: Path | None) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from stepscope.cli.options import (
     CatalogFiles,
+    Device,
     Format,
     Language,
     Output,
@@ -44,9 +45,10 @@ def explain(
     catalog: CatalogFiles = None,
     output: Output = None,
     lang: Language = "en",
+    device: Device = None,
 ) -> None:
-    """Where did the time of a recorded run go? (csv: the budget table)"""
-    account = read_account(trace, catalog)
+    """Say where the time of a recorded run went (csv: budget table)."""
+    account = read_account(trace, catalog, device)
     if format_ is Format.csv:
         write_result(_csv(budget_rows(account), _columns("budget")), output)
         return
@@ -66,7 +68,7 @@ def check(
     output: Output = None,
     lang: Language = "en",
 ) -> None:
-    """Can a capture carry a claim about idle time? (exit code 1: no)"""
+    """Say whether a capture carries a claim about idle time."""
     document = to_document(read_account(trace, catalog))
     if format_ is Format.json:
         write_result(_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)

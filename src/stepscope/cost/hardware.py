@@ -20,9 +20,14 @@ from stepscope.errors import BadInput
 
 Basis = Literal["advertised", "achieved"]
 
-MEMORY, SCALE_UP, SCALE_OUT, CAPACITY = "memory", "scale_up", "scale_out", "capacity"
-_SIMPLE = (MEMORY, SCALE_UP, SCALE_OUT, CAPACITY)
-_UNITS = {MEMORY: "bytes_per_s", SCALE_UP: "bytes_per_s", SCALE_OUT: "bytes_per_s", CAPACITY: "bytes"}
+MEMORY, SCALE_UP, SCALE_OUT, CAPACITY, CORES = "memory", "scale_up", "scale_out", "capacity", "cores"
+_UNITS = {
+    MEMORY: "bytes_per_s",
+    SCALE_UP: "bytes_per_s",
+    SCALE_OUT: "bytes_per_s",
+    CAPACITY: "bytes",
+    CORES: "count",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,6 @@ class Hardware:
     name: str
     title: str
     maker: str
-    num_cores: int | None
     compute: dict[tuple[Basis, str], Figure]
     rates: dict[tuple[Basis, str], Figure]
     coefficients: str | None = None
@@ -83,6 +87,12 @@ class Hardware:
         """
         node_size = 8
         return self._rate(SCALE_UP if group_size <= node_size else SCALE_OUT, "advertised")
+
+    @property
+    def num_cores(self) -> int | None:
+        """SMs or compute units; None where the file does not say."""
+        figure = self.rates.get(("advertised", CORES))
+        return None if figure is None else int(figure.value)
 
     def has(self, basis: Basis) -> bool:
         """Whether memory and at least one compute dtype have a figure of this basis."""
@@ -156,7 +166,7 @@ def parse_hardware(text: str, name: str, where: str) -> Hardware:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"{where}: not TOML ({error}).") from error
-    known = {"title", "maker", "num_cores", "coefficients", "is_borrowed", "notes", "advertised", "achieved"}
+    known = {"title", "maker", "coefficients", "is_borrowed", "notes", "advertised", "achieved"}
     unknown = sorted(set(data) - known)
     if unknown:
         raise BadInput(f"{where}: unknown key '{unknown[0]}'. Known: {', '.join(sorted(known))}.")
@@ -168,14 +178,13 @@ def parse_hardware(text: str, name: str, where: str) -> Hardware:
         for dtype, entry in section.get("compute", {}).items():
             compute[basis, dtype] = _figure(entry, "flop_per_s", f"{where}: {basis}.compute.{dtype}")
         for key in set(section) - {"compute"}:
-            if key not in _SIMPLE:
-                raise BadInput(f"{where}: unknown key '{basis}.{key}'. Known: compute, {', '.join(_SIMPLE)}.")
+            if key not in _UNITS:
+                raise BadInput(f"{where}: unknown key '{basis}.{key}'. Known: compute, {', '.join(_UNITS)}.")
             rates[basis, key] = _figure(section[key], _UNITS[key], f"{where}: {basis}.{key}")
     return Hardware(
         name=name,
         title=data.get("title", name),
         maker=data.get("maker", "unknown"),
-        num_cores=data.get("num_cores"),
         compute=compute,
         rates=rates,
         coefficients=data.get("coefficients"),

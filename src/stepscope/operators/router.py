@@ -37,7 +37,8 @@ class Router:
         if self.rows_per_expert is not None:
             if len(self.rows_per_expert) != num_experts:
                 raise BadInput(
-                    f"the histogram has {len(self.rows_per_expert)} experts, the model {num_experts}. Give one M_e each."
+                    f"the histogram has {len(self.rows_per_expert)} experts, the model {num_experts}. Give one M_e "
+                    f"each."
                 )
             if min(self.rows_per_expert) < 0 or not sum(self.rows_per_expert):
                 raise BadInput("the histogram of rows per expert needs counts of at least 0, and not only zeros.")

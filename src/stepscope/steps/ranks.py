@@ -61,6 +61,7 @@ def find_skew(stores: Sequence[EventStore], collectives: Sequence[Int64]) -> Arr
     skew = start.max(axis=0) - start.min(axis=0)
     worst = int(np.argmax(skew))
     last = np.argmax(start, axis=0)
+    alone = (start == start.max(axis=0)).sum(axis=0) == 1  # of several that come last together none is awaited
     ranks = [store.rank for store in stores]
     return ArrivalSkew(
         num_instances=len(skew),
@@ -68,7 +69,7 @@ def find_skew(stores: Sequence[EventStore], collectives: Sequence[Int64]) -> Arr
         total_skew_ns=int(skew.sum()),
         largest_skew_ns=int(skew[worst]),
         largest_late_rank=ranks[int(last[worst])] or 0,
-        awaited_ns={rank or 0: int(skew[last == i].sum()) for i, rank in enumerate(ranks)},
+        awaited_ns={rank or 0: int(skew[(last == i) & alone].sum()) for i, rank in enumerate(ranks)},
     )
 
 

@@ -33,6 +33,10 @@ BLOCKING_CALL = re.compile(r"^(?:cuda|hip|cu|musa|acl)\w*Synchronize\w*$|^hipMem
 SYNC_RETURN_NS = 100_000
 # receiving from another pipeline stage happens before the step that it is for
 _RECEIVE = re.compile(r"recv", re.IGNORECASE)
+# torch.distributed backends that move device memory
+_DEVICE_BACKENDS = ("nccl", "rccl", "hccl", "xccl", "mccl")
+# oneDNN and MKL-DNN products, the CPU kernels of vLLM, its shared-memory collectives
+_CPU_OPERATION = re.compile(r"onednn|mkldnn|(?:^|[:_])cpu_|_cpu$|::shm_")
 _SAMPLING = re.compile(r"(?:worker|model_runner)\w*\.py(?:\(\d+\))?: sample_tokens$")
 
 
@@ -50,13 +54,27 @@ def find_windows(store: EventStore, boundaries: tuple[Boundary, ...], work: Devi
     """Tile the rank's span into the steps' windows."""
     if len(work.row):
         return _device_windows(store, boundaries, work)
-    if any(name.endswith("GraphLaunch") or "LaunchKernel" in name for name in _called(store)):
-        return _host_windows(store, boundaries, "none")  # a device was used, and nothing of it was recorded
-    return _host_windows(store, boundaries, "host")
+    lane: Lane = "none" if used_device(store) else "host"
+    return _host_windows(store, boundaries, lane)
 
 
-def _called(store: EventStore) -> list[str]:
-    return [store.names[i] for i in np.unique(store.events.name_id[store.events.kind == RUNTIME]).tolist()]
+def used_device(store: EventStore) -> bool:
+    """Whether a device was used although none of its work may be recorded: launches, its driver, its collectives."""
+    called = [store.names[i] for i in np.unique(store.events.name_id[store.events.kind == RUNTIME]).tolist()]
+    if any(name.endswith("GraphLaunch") or "LaunchKernel" in name for name in called):
+        return True
+    info = store.origin.metadata.get("distributedInfo")
+    backend = str(info.get("backend")) if isinstance(info, dict) else ""
+    return bool(store.origin.metadata.get("deviceProperties")) or any(name in backend for name in _DEVICE_BACKENDS)
+
+
+def ran_on_cpu(store: EventStore) -> bool:
+    """Whether something recorded says that the model ran on the CPU: an operation of a CPU backend, gloo alone."""
+    info = store.origin.metadata.get("distributedInfo")
+    if isinstance(info, dict) and info.get("backend") == "gloo":
+        return True
+    operations = np.unique(store.events.name_id[store.events.kind == OP]).tolist()
+    return any(_CPU_OPERATION.search(store.names[i]) for i in operations)
 
 
 def _device_windows(store: EventStore, boundaries: tuple[Boundary, ...], work: DeviceWork) -> Windows:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stepscope.readers.kineto.event import UNDECODABLE, Args, ExactEvent, decode_exact_event, decode_exact_events
+from stepscope.readers.kineto.event import (
+    UNDECODABLE,
+    Args,
+    ExactEvent,
+    decode_exact_event,
+    decode_exact_events,
+    decode_raw_events,
+)
 
 if TYPE_CHECKING:
     from stepscope.store.health import HealthLog
@@ -34,15 +41,20 @@ _LIST_END = re.compile(rb'\}\s*(?=\](?:[}\s]*\Z|[}\s]*[\[{]|\s*,\s*"))')
 _PHASE = re.compile(rb'"ph"\s*:')
 _BEHIND = re.compile(r'[}\s\0]*(?:\Z|\[|\{(?!\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id|bp|s)"))')
 _read_prefix = json.JSONDecoder(strict=False).raw_decode
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 
 
 @dataclass(slots=True)
 class Salvage:
-    """What a stretch of text gave: `consumed` bytes of it; `closed` once the list of events has ended."""
+    """What a stretch of text gave: `consumed` bytes of it; `closed` once the list of events has ended.
+
+    `raw` is each event's own text where it is valid.
+    """
 
     events: list[ExactEvent] = field(default_factory=list)
+    raw: list[msgspec.Raw | None] = field(default_factory=list)
     recovered: int = 0
     lost: int = 0
     consumed: int = 0
@@ -61,6 +73,7 @@ def salvage(text: bytes, health: HealthLog, *, final: bool) -> Salvage:
         whole = _decode_piece(piece)
         if whole is not None:
             total.events.extend(whole)
+            total.raw.extend(decode_raw_events(_as_array(piece)))
             total.consumed = end
             continue
         part = _scan(piece, health, final=final and end == len(text))
@@ -68,6 +81,7 @@ def salvage(text: bytes, health: HealthLog, *, final: bool) -> Salvage:
             part = _scan(text[total.consumed :], health, final=final)
             end = len(text)
         total.events.extend(part.events)
+        total.raw.extend(part.raw)
         total.recovered += part.recovered
         total.lost += part.lost
         total.consumed += part.consumed
@@ -86,9 +100,13 @@ def _piece_end(text: bytes, start: int) -> int:
 
 def _decode_piece(piece: bytes) -> list[ExactEvent] | None:
     try:
-        return decode_exact_events(b"[" + piece.strip().rstrip(b",") + b"]")
+        return decode_exact_events(_as_array(piece))
     except UNDECODABLE:
         return None
+
+
+def _as_array(piece: bytes) -> bytes:
+    return b"[" + piece.strip().rstrip(b",") + b"]"
 
 
 def _scan(text: bytes, health: HealthLog, *, final: bool) -> Salvage:
@@ -150,6 +168,7 @@ def _take_intact(text: bytes, start: int, end: int, out: Salvage, health: Health
         out.events.append(decode_exact_event(text[start:end]))
     except UNDECODABLE:
         return False
+    out.raw.append(msgspec.Raw(text[start:end]))
     following = _BLANK_ONLY.match(text, end)
     if following and text[following.end() : following.end() + 1] == b"{":
         out.recovered += 1
@@ -163,6 +182,8 @@ def _broken_end(text: bytes, start: int, *, final: bool) -> int | None:
     A broken name may itself hold JSON that looks like either. But every event has a `"ph"`, on one side of its name;
     so a place inside a name lacks it on the left, or on the right.
     """
+    if final and _is_cut(text[start:]):
+        return len(text)
     phase = _PHASE.search(text, start)
     if phase:
         end = _next_bare(text, start, phase.end())
@@ -175,6 +196,16 @@ def _broken_end(text: bytes, start: int, *, final: bool) -> int | None:
         if closing:
             return closing.start() + 1
     return len(text) if final else None
+
+
+def _is_cut(text: bytes) -> bool:
+    """Whether nothing is wrong with an event but that the text ends in the middle of it."""
+    try:
+        _check_json(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # of half a surrogate pair it says the same
+        return "truncated" in str(error) and not _HALF_PAIR.search(text)
+    return False
 
 
 def _next_event(text: bytes, start: int, after: int, before: int) -> int | None:
@@ -219,6 +250,7 @@ def _take_broken(text: bytes, out: Salvage, health: HealthLog, *, is_cut: bool) 
         return
     out.recovered += 1
     out.events.append(event)
+    out.raw.append(None)
 
 
 # a whole string matches first, so that only what stands outside of strings is changed

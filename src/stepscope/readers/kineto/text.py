@@ -25,7 +25,7 @@ from stepscope.readers.kineto.event import (
     decode_exact_events,
     decode_raw_events,
 )
-from stepscope.readers.kineto.resync import salvage
+from stepscope.readers.kineto.resync import Salvage, salvage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ class Batch:
 
     events: list[Event] | list[ExactEvent]
     start_us: Float64 | None = None
-    raw: list[msgspec.Raw] | None = None
+    raw: list[msgspec.Raw] | list[msgspec.Raw | None] | None = None
 
 
 _GET_START = attrgetter("ts")
@@ -85,13 +85,13 @@ class Document:
                 continue
             head = array[1:-1] + b","
             salvaged = self._salvage(head, final=False)
-            yield Batch(events=salvaged.events)
+            yield Batch(events=salvaged.events, raw=salvaged.raw)
             rest = head[salvaged.consumed :] + rest
             if salvaged.closed:
                 self._close(rest + b"".join(blocks))
                 return
         salvaged = self._salvage(rest, final=True)
-        yield Batch(events=salvaged.events)
+        yield Batch(events=salvaged.events, raw=salvaged.raw)
         if salvaged.closed:
             self._close(rest[salvaged.consumed :])
         elif not is_array:
@@ -151,14 +151,14 @@ class Document:
         self.intact += len(batch.events)
         return batch
 
-    def _salvage(self, text: bytes, *, final: bool) -> _Salvaged:
+    def _salvage(self, text: bytes, *, final: bool) -> Salvage:
         if _OPENING.search(text):  # a name cannot hold it: its quotes would be escaped
             self._refuse_more(b"{")
         result = salvage(text, self.health, final=final)
         self.intact += len(result.events) - result.recovered
         self.recovered += result.recovered
         self.lost += result.lost
-        return _Salvaged(events=result.events, consumed=result.consumed, closed=result.closed)
+        return result
 
     def _close(self, text: bytes) -> None:
         """The metadata after the list; anything behind it is a second document."""
@@ -182,13 +182,6 @@ class Document:
                 ("several ranks wrote one file",),
                 "Split it, and give each rank a file of its own (a profiler directory per rank)",
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Salvaged:
-    events: list[ExactEvent]
-    consumed: int
-    closed: bool
 
 
 def _decode_floats(array: bytes) -> Batch | None:
