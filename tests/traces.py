@@ -137,7 +137,10 @@ def to_store(
     """Write these events as a file, read it, and hold the store to its laws."""
     document: dict[str, Any] = {"schemaVersion": 1, "traceEvents": list(events)}
     if rank is not None:
-        document["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world_size}
+        # as recorded: device work comes with a device's collectives, a CPU backend with gloo's
+        on_device = any(event.get("cat") in ("kernel", "gpu_memcpy", "cuda_runtime") for event in events)
+        backend = "nccl" if on_device else "gloo"
+        document["distributedInfo"] = {"backend": backend, "rank": rank, "world_size": world_size}
     if base_time_ns is not None:
         document["baseTimeNanoseconds"] = base_time_ns
     with tempfile.TemporaryDirectory() as folder:

@@ -89,7 +89,8 @@ def _sglang(dialect: str, match: re.Match[str]) -> Annotation:
     elif "c" in fields and "g" in fields:
         shape = BatchShape.from_sums(_side(fields, "c"), _side(fields, "g"))
     else:  # MIXED, TARGET_VERIFY, ...: the name does not say which rows are which
-        shape = BatchShape(num_scheduled_tokens=tokens, num_requests=rows)
+        named = "mixed" if mode == "MIXED" else None
+        shape = BatchShape(num_scheduled_tokens=tokens, num_requests=rows, named_phase=named)
     return Annotation(dialect=dialect, kind="step", shape=shape)
 
 

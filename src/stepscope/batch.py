@@ -80,13 +80,14 @@ UNKNOWN_ROWS = PhaseSums()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """What one step computed. `rows` is None where only sums are known."""
+    """What one step computed. `rows` is None where only sums are known, `named_phase` what the recording calls it."""
 
     prefill: PhaseSums = UNKNOWN_ROWS
     decode: PhaseSums = UNKNOWN_ROWS
     num_scheduled_tokens: int | None = None
     num_requests: int | None = None
     rows: tuple[Row, ...] | None = None
+    named_phase: StepPhase | None = None
 
     @classmethod
     def from_sums(cls, prefill: PhaseSums, decode: PhaseSums) -> BatchShape:
@@ -122,7 +123,7 @@ class BatchShape:
         """The step's phase; None where the recording does not tell."""
         has_prefill, has_decode = _any(self.prefill), _any(self.decode)
         if has_prefill is None or has_decode is None:
-            return "empty" if self.num_scheduled_tokens == 0 else None
+            return "empty" if self.num_scheduled_tokens == 0 else self.named_phase
         if has_prefill and has_decode:
             return "mixed"
         return "prefill" if has_prefill else "decode" if has_decode else "empty"

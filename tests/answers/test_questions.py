@@ -124,7 +124,7 @@ def test_two_ranks_within_the_clocks_residual_blame_nobody() -> None:
     ]
     report = to_report(*ranks)
     row = next(row for row in report["questions"] if row["id"] == "communication")
-    assert "no arrival skew stands out: at most 5.00 us, ends agree within 5.00 us" in row["answer"]
+    assert "no arrival skew stands out: at most 5.00 us, and the ends agree within 5.00 us" in row["answer"]
     assert [finding for finding in report["findings"] if finding["id"] == "late_rank"] == []
 
 

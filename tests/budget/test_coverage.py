@@ -150,6 +150,20 @@ def test_pieces_of_a_graph_differ_in_size_and_are_no_loss() -> None:
     assert report["coverage"]["idle_claimable"], report["coverage"]["reasons"]
 
 
+def test_full_and_piecewise_graphs_in_steps_of_unknown_shape_are_no_loss() -> None:
+    whole = [GEMM, NORM, "silu_and_mul", "flash_fwd_kernel", "rope", "argmax_kernel"] * 5
+    events: list[Event] = []
+    for step in range(6):
+        events.append(frame(EXECUTE, step * MS, MS // 2))
+        for place, names in enumerate([whole] if step % 2 else [[GEMM, NORM, "rope"]] * 5):
+            of, at = 10 * step + place, step * MS + 50 * US * place
+            events.append(launch(step * MS + US * place, of, name="cudaGraphLaunch"))
+            events += [kernel(name, at + 10 * US * j, 9 * US, of=of) for j, name in enumerate(names)]
+    report = to_report(events)
+    assert [row["graph_mode"] for row in report["steps"]["rows"]] == ["piecewise", "full"] * 3
+    assert report["coverage"]["idle_claimable"], report["coverage"]["reasons"]
+
+
 @pytest.mark.parametrize("rows", [lambda _: 128, lambda i: 128 - i], ids=["one batch", "another batch each step"])
 def test_whole_replays_are_claimable_and_nearly_always_busy(rows: Callable[[int], int]) -> None:
     report = to_report(replays([1000] * 10, step_ns=20 * MS, full=1000, busy_fraction=0.99, rows=rows))
@@ -207,7 +221,7 @@ def test_the_same_decode_with_its_kernels_is_claimable_with_its_small_idle_share
     assert report["steps"]["count"] == 32
     assert {row["num_kernels"] for row in report["steps"]["rows"]} == {575}
     total = report["budget"][-1]
-    rest = sum(total["exclusive_ns"][name] for name in ("supply", "host", "idle", "unknown"))
+    rest = sum(total["exclusive_ns"][name] or 0 for name in ("supply", "host", "idle", "unknown"))
     assert rest / total["window_ns"] == pytest.approx(0.027, abs=0.002)
 
 

@@ -83,14 +83,17 @@ def per_ns(parts: dict[Account, Spans], start: int, end: int) -> list[list[Accou
     return held
 
 
-def hold_the_laws(table: StepTable, budget: RankBudget) -> None:
+def hold_the_laws(table: StepTable, budget: RankBudget, *, has_frames: bool) -> None:
     budget.partition.check()
+    # without Python stacks no wait of a worker can be seen
+    withheld = (
+        ["supply", "host", "idle"] if not budget.coverage.idle_claimable else [] if has_frames else ["supply", "idle"]
+    )
     for window in (*budget.windows, budget.total):
         window.check()
         assert set(window.exclusive_ns) == set(CATEGORIES)
         assert sum(ns for ns in window.exclusive_ns.values() if ns is not None) == window.window_ns
-        withheld = [name for name, ns in window.exclusive_ns.items() if ns is None]
-        assert withheld == ([] if budget.coverage.idle_claimable else ["supply", "host", "idle"])
+        assert [name for name, ns in window.exclusive_ns.items() if ns is None] == withheld
         for name in ("compute", "kv", "comm", "unmatched"):
             exclusive, busy = window.exclusive_ns[name], window.busy_ns[name]
             assert exclusive is not None
@@ -186,7 +189,7 @@ def test_each_ns_of_a_device_lane_is_in_the_one_account_that_an_oracle_names(
 ) -> None:
     store = to_store(device_events(device, host, steps))
     table, budget = budget_of(store)
-    hold_the_laws(table, budget)
+    hold_the_laws(table, budget, has_frames=store.has_frames)
     held = per_ns(budget.partition.parts, *budget.partition.span)
     assert held == [[account] for account in device_oracle(store, table, budget)]
 
@@ -240,15 +243,16 @@ def test_communication_under_compute_is_hidden_and_the_rest_exposed() -> None:
     assert budget.total.exclusive_ns["kv"] == 5
 
 
-def test_a_waiting_frame_of_another_thread_is_no_supply() -> None:
+@pytest.mark.parametrize("on_device", [True, False], ids=["device lane", "host lane"])
+def test_a_waiting_frame_of_another_thread_is_no_supply(on_device: bool) -> None:
     events = [
         scope(decode(1), 0, 20),
         scope(decode(1), 100, 20),
-        *launched(GEMM, 5, 6, 10, of=1),
-        *launched(GEMM, 105, 106, 10, of=2),
         frame(ACQUIRE, 20, 80, thread=2),
         frame(ACQUIRE, 30, 10),
     ]
+    for i in range(2):
+        events += launched(GEMM, 100 * i + 5, 100 * i + 6, 10, of=i) if on_device else [op(BMM_OP, 100 * i + 5, 10)]
     _, budget = budget_of(to_store(events))
     assert budget.windows[1].exclusive_ns["supply"] == 10
     assert budget.windows[1].busy_ns["supply"] == 10
@@ -331,7 +335,7 @@ def test_each_ns_of_a_host_lane_is_the_innermost_ranges_that_decides(
     store = to_store([*events, scope(decode(1), begin, length)])
     table, budget = budget_of(store)
     assert table.windows.lane == "host"
-    hold_the_laws(table, budget)
+    hold_the_laws(table, budget, has_frames=store.has_frames)
     first, last = budget.partition.span
     expected: list[Account] = []
     for t in range(first, last):
@@ -436,6 +440,14 @@ def test_the_matched_fraction_is_placed_device_time_over_all() -> None:
 
 
 # --- withheld
+
+
+def test_without_stacks_a_wait_is_not_zero_but_unseen() -> None:
+    events = [event for i in range(3) for event in (scope(decode(1), 100 * i, 20), op("aten::mm", 100 * i + 5, 10))]
+    (bare, seen) = (budget_of(to_store(given))[1] for given in (events, [*events, frame(ACQUIRE, 30, 50)]))
+    assert (bare.windows[1].exclusive_ns["supply"], bare.windows[1].exclusive_ns["idle"]) == (None, None)
+    assert (bare.windows[1].exclusive_ns["unknown"], bare.windows[1].exclusive_ns["host"]) == (80, 10)
+    assert (seen.windows[1].exclusive_ns["supply"], seen.windows[1].exclusive_ns["unknown"]) == (50, 30)
 
 
 def test_what_is_withheld_is_none_and_its_time_is_unknown() -> None:

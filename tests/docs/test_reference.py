@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable
 
 import pytest
+from typer.testing import CliRunner
 
 import stepscope
 from stepscope import errors
@@ -56,9 +57,12 @@ def test_every_signal_and_public_name_is_in_the_reference() -> None:
 
 
 def test_every_option_is_in_the_reference() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "cli").glob("*.py"))
-    options = set(re.findall(r'"(--[a-z-]+)"', source))
-    assert {option for option in options if option not in REFERENCE} == set()
+    for command in app.registered_commands:
+        section = REFERENCE.split(f"### `stepscope {command.name}`")[1].split("\n#")[0]
+        shown = CliRunner().invoke(app, [str(command.name), "--help"]).output
+        options = set(re.findall(r"(?<!\S)--[a-z-]+", shown)) - {"--help"}
+        assert options
+        assert {option for option in options if option not in section} == set()
 
 
 def test_categories_and_grades_are_in_the_glossary() -> None:

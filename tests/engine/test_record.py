@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ def test_each_ns_of_the_span_is_in_one_category(recording: Recording, rank: int)
     for row in (*windows, total):
         assert set(row["exclusive_ns"]) == set(CATEGORIES)
         assert sum(row["exclusive_ns"].values()) == row["window_ns"]
-    for before, after in zip(windows, windows[1:], strict=False):
+    for before, after in pairwise(windows):
         assert before["start_ns"] + before["window_ns"] == after["start_ns"]
     assert sum(row["window_ns"] for row in windows) == total["window_ns"]
 

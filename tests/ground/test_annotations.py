@@ -149,7 +149,7 @@ CASES = (
     Case(
         name="step[MIXED bs=2]",  # which rows are which is not said
         dialect="sglang",
-        phase=None,
+        phase="mixed",
         prefill=UNKNOWN_ROWS,
         decode=UNKNOWN_ROWS,
         num_requests=2,

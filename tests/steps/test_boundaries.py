@@ -36,7 +36,7 @@ DETAILED = "execute_8192_context_2(sq16sk32sqsq200sqsk300)_generation_3(sq3sk90s
         ("execute_new_2_cached_3", "vllm-early", None, None, (None, None)),
         ("step[EXTEND bs=15 toks=15360]", "sglang", "prefill", 15360, (None, 0)),
         ("step[DECODE bs=16 g_sq=16 g_sk=8193]", "sglang", "decode", 16, (0, 8193)),
-        ("step[MIXED bs=2]", "sglang", None, None, (None, None)),
+        ("step[MIXED bs=2]", "sglang", "mixed", None, (None, None)),
         ("prefill[bs=2 tok=14721 ctx=[0, 128]]", "atom", "prefill", 14721, (None, 0)),
         ("decode[bs=117/128 ]", "atom", "decode", 117, (0, None)),
         ("[Executor] _forward_step 7: 1 ctx reqs, 64 ctx tokens, 0 gen reqs", "tensorrt-llm", "prefill", 64, (None, 0)),
@@ -108,6 +108,18 @@ def test_steps_come_in_time_order_whatever_the_files_order() -> None:
     events = [scope(decode(3), 200, 10), scope(prefill(7), 0, 10), scope(decode(2), 100, 10)]
     found = find_boundaries(to_store(events))
     assert [b.shape.num_scheduled_tokens for b in found] == [7, 2, 3]
+
+
+@pytest.mark.parametrize("make", ["scope", "frame"])
+def test_steps_of_several_threads_are_all_there_in_time_order(make: str) -> None:
+    starts = {0: 1, 100: 2, 200: 1, 300: 2}
+    events = [
+        scope(decode(1), start, 50, thread=thread) if make == "scope" else frame(EXECUTE, start, 50, thread=thread)
+        for start, thread in starts.items()
+    ]
+    table = find_steps(to_store([*events, *launched(GEMM, 120, 400, 9, of=1)]))
+    assert [step.boundary.start_ns for step in table.steps] == list(starts)
+    assert [step.num_kernels for step in table.steps] == [0, 1, 0, 0]
 
 
 def test_a_mirror_of_the_annotation_on_the_device_is_no_second_step() -> None:

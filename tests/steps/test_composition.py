@@ -74,6 +74,15 @@ def test_graph_mode_tells_eager_from_piecewise() -> None:
     assert [step.graph_mode for step in table.steps] == ["eager", "piecewise"]
 
 
+def test_a_graph_launched_after_the_annotation_is_still_the_steps_graph() -> None:
+    events: list[Event] = [scope(decode(2), 0, 20), scope(EMPTY, 60, 5), scope(decode(2), 100, 20)]
+    events += [launch(30, 1, name="cudaGraphLaunch"), launch(70, 2, name="cudaGraphLaunch")]
+    events += [kernel(GEMM, 40 + 10 * i, 5, of=1) for i in range(4)]
+    events += [*(kernel(GEMM, 80 + 2 * i, 2, of=2) for i in range(4)), *launched(GEMM, 110, 120, 5, of=3)]
+    table = find_steps(to_store(events))
+    assert [step.graph_mode for step in table.steps] == ["piecewise", None, "eager"]
+
+
 def test_sampling_after_the_annotation_belongs_to_the_earlier_step() -> None:
     table = find_steps(
         to_store(

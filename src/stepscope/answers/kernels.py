@@ -191,7 +191,7 @@ def find_uniform(changes: Iterable[KernelChange]) -> Uniform | None:
     whole = sum(c.a_ns + c.b_ns for c in common)
     kept, covered = [], 0
     for change in common:
-        if covered >= _UNIFORM_TIME * whole:
+        if covered >= _UNIFORM_TIME * whole and len(kept) >= _UNIFORM_NAMES:
             break
         kept.append(change)
         covered += change.a_ns + change.b_ns

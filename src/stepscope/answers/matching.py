@@ -2,8 +2,8 @@
 
 A workload has one number of requests and of query tokens in each phase. kv_len grows from step to step, so steps of
 one shape whose kv sums follow each other within the tolerance are one workload, and a gap starts the next: a decode at
-kv 200 and one at kv 4000 are never put together. Inside a workload each step of A is paired with one of B, in the
-order of their kv sums. What has no partner is listed with the reason.
+kv 200 and one at kv 4000 are never put together. Inside a workload each step of A is paired with one of B: of the
+same kv sums where there is one, else in their order. What has no partner is listed with the reason.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
+from stepscope.intervals import overlaps, union
 from stepscope.messages import say
+from stepscope.store.schema import LAST_DEVICE_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepscope.answers.account import RankAccount
     from stepscope.messages import Message
@@ -67,10 +71,10 @@ class Workload:
     @property
     def label(self) -> Message:
         """In words."""
-        requests = say("{count} requests", count=self.num_decode if self.phase == "decode" else self.num_prefill)
+        requests = say("{count}", count=self.num_decode if self.phase == "decode" else self.num_prefill)
         if self.phase == "mixed":
             requests = say("{prefill} prefill and {decode} decode", prefill=self.num_prefill, decode=self.num_decode)
-        base = say("{phase}, {requests}, {tokens} tokens", phase=self.phase, requests=requests, tokens=self.num_tokens)
+        base = say("{phase}: requests {n}, tokens {tokens}", phase=self.phase, n=requests, tokens=self.num_tokens)
         if self.kv_range is None:
             return base
         low, high = self.kv_range
@@ -128,11 +132,12 @@ def match_steps(a: RankAccount, b: RankAccount, *, kv_tolerance: float = KV_TOLE
 
 
 def _placed(rank: RankAccount) -> list[Placed]:
-    compiles = rank.budget.step_families.get(("host", "compile"))
-    return [
-        Placed(place=i, step=step, compile_ns=compiles[i] if compiles and i < len(compiles) else 0)
-        for i, step in enumerate(rank.table.counted)
-    ]
+    e, steps = rank.store.events, rank.table.counted
+    compiles = rank.budget.placements.of_family("compile") & (e.kind > LAST_DEVICE_KIND)
+    windows = [step.window or (0, 0) for step in steps]
+    starts, ends = (np.array([window[i] for window in windows], np.int64) for i in (0, 1))
+    times = overlaps(union(e.start_ns[compiles], e.end_ns[compiles]), starts, ends).tolist()
+    return [Placed(place=i, step=step, compile_ns=ns) for i, (step, ns) in enumerate(zip(steps, times, strict=True))]
 
 
 def _shape(step: Step) -> _Shape | None:
@@ -169,20 +174,37 @@ def _has_kv(group: dict[SideName, list[Placed]]) -> bool:
 
 
 def _pair(group: dict[SideName, list[Placed]], tolerance: float) -> list[tuple[Placed, Placed]]:
-    """Walk both sides in the order of their kv sums; the smaller one without a partner is passed over."""
+    """Steps of the very same kv sums first; then both sides' others in the order of their sums, the nearest ones."""
     by_kv = _has_kv(group)
 
     def order(placed: Placed) -> tuple[tuple[int, int], int]:
         return (placed.kv_sums or (0, 0)) if by_kv else (0, 0), placed.place
 
     a, b = sorted(group["a"], key=order), sorted(group["b"], key=order)
+    same = _walk(a, b, lambda x, y: order(x)[0] == order(y)[0], order)
+    in_a, in_b = {x.place for x, _ in same}, {y.place for _, y in same}
+    a, b = [x for x in a if x.place not in in_a], [y for y in b if y.place not in in_b]
+
+    def alike(x: Placed, y: Placed) -> bool:
+        sums = zip(order(x)[0], order(y)[0], strict=True)
+        return all(abs(p - q) <= tolerance * max(p, q) for p, q in sums if p and q)
+
+    return same + _walk(a, b, alike, order)
+
+
+def _walk(
+    a: Sequence[Placed],
+    b: Sequence[Placed],
+    alike: Callable[[Placed, Placed], bool],
+    order: Callable[[Placed], tuple[tuple[int, int], int]],
+) -> list[tuple[Placed, Placed]]:
+    """Go along both sides; of two that are not alike, the smaller has no partner."""
     pairs, i, j = [], 0, 0
     while i < len(a) and j < len(b):
-        x, y = order(a[i])[0], order(b[j])[0]
-        if all(abs(p - q) <= tolerance * max(p, q) for p, q in zip(x, y, strict=True) if p and q):
+        if alike(a[i], b[j]):
             pairs.append((a[i], b[j]))
             i, j = i + 1, j + 1
-        elif x < y:
+        elif order(a[i])[0] < order(b[j])[0]:
             i += 1
         else:
             j += 1

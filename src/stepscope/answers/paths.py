@@ -8,7 +8,7 @@ they were not recorded alike, so host and idle time do not compare. `evidence`: 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.answers.kernels import compare_path, infer_layers
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from stepscope.answers.account import Account, RankAccount
-    from stepscope.answers.kernels import KernelChange
+    from stepscope.answers.kernels import KernelChange, KernelPath
     from stepscope.answers.matching import Matching, Unmatched, Workload
     from stepscope.budget.placement import Account as Place
     from stepscope.evidence import Grade
@@ -260,6 +260,7 @@ def _cliff(steps: Sequence[Step]) -> Message | None:
 
 
 def _by_workload(matched: Sequence[Matched]) -> Iterator[Difference]:
+    kernels: list[tuple[float, Difference]] = []
     for m in matched:
         for workload, changes in m.groups:
             padded = [{s.boundary.num_padded_tokens for s in side} for side in _paired(m, workload)]
@@ -271,14 +272,30 @@ def _by_workload(matched: Sequence[Matched]) -> Iterator[Difference]:
                 layers = infer_layers(changes, len(workload.pairs))
                 if None not in layers:
                     yield from _differ("layers", "path", *layers, grade="inferred")
-            yield from _kernel_path(workload, changes)
+            path = compare_path(changes)
+            a, b = _families(path.families_a), _families(path.families_b)
+            yield from _differ("families", "note", a or "none", b or "none", "classified")
+            kernels += [(_apart(path), d) for d in _kernel_path(workload, changes, path)]
+    yield from _worst(kernels)
 
 
-def _kernel_path(workload: Workload, changes: tuple[KernelChange, ...]) -> Iterator[Difference]:
-    path, n = compare_path(changes), len(workload.pairs)
-    if path.families_a or path.families_b:
-        a, b = _families(path.families_a), _families(path.families_b)
-        yield from _differ("families", "note", a or "none", b or "none", "classified")
+def _apart(path: KernelPath) -> float:
+    return max(path.foreign_time_fraction, path.foreign_count_fraction)
+
+
+def _worst(kernels: Sequence[tuple[float, Difference]]) -> Iterator[Difference]:
+    """Of the workloads' kernel differences the largest of each effect, and how many others there are."""
+    for effect in ("path", "note"):
+        own = [(apart, d) for apart, d in kernels if d.effect == effect]
+        if not own:
+            continue
+        _, worst = max(own, key=lambda item: item[0])
+        more = say("{text}; kernels differ in {n} other workloads too", text=worst.text, n=len(own) - 1)
+        yield worst if len(own) == 1 else replace(worst, text=more)
+
+
+def _kernel_path(workload: Workload, changes: tuple[KernelChange, ...], path: KernelPath) -> Iterator[Difference]:
+    n = len(workload.pairs)
     foreign = [c for c in changes if not c.count_a or not c.count_b or c.count_a != c.count_b]
     if not foreign:
         return

@@ -199,7 +199,7 @@ def _scaling(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     else:
         refusals.append(_refuse("scheduled tokens per step", recipes.DETAILED))
     if not any(
-        s.boundary.shape.decode.kv_sum is not None or s.boundary.shape.prefill.kv_sum is not None for s in steps
+        s.boundary.shape.decode.kv_sum is not None and s.boundary.shape.prefill.kv_sum is not None for s in steps
     ):
         refusals.append(_refuse("kv_len sums, to set attention time against", recipes.DETAILED))
     has_experts = any("experts" in {family for _, family in rank.budget.step_families} for rank in account.ranks)

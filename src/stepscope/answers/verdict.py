@@ -183,7 +183,7 @@ def _hints(wall: Delta, kernels: Sequence[KernelChange]) -> Iterator[Message]:
     uniform = find_uniform(kernels)
     if uniform is not None:
         yield say(
-            "The {n} kernels that hold 90 % of the kernel time all take {ratio} times as long in B ({low} to {high}): "
+            "The {n} kernels that hold at least 90 % of the kernel time all take {ratio} times as long in B ({low} to {high}): "
             "one cause for all of them, such as clock, power or another card, not one kernel's code. To know it, "
             "{record}.",
             n=uniform.num_names,
@@ -211,20 +211,22 @@ def find_verdict(differences: Sequence[Difference], conclusions: Sequence[Conclu
     if not conclusions:
         text = say("No verdict: no step of A has the phase and shape of a step of B.")
         return Verdict(status="refused", sentences=(text,), record_with=(MORE_STEPS,))
+    caveats = [
+        say("Said with this caveat: {text}.", text=d.text) for d in differences if d.effect in ("overhead", "caveat")
+    ]
     outcomes = [c.outcome for c in conclusions]
     said = [sentence for c in conclusions for sentence in c.sentences]
     missing = outcomes.count("no bound")
     if missing == len(outcomes):
         text = say("No verdict: no workload has enough pairs for a noise bound.")
-        return Verdict(status="refused", sentences=(text,), record_with=(MORE_STEPS,))
-    caveats = [d for d in differences if d.effect in ("overhead", "caveat")]
+        return Verdict(status="refused", sentences=(text, *caveats), record_with=(MORE_STEPS,))
     beyond = outcomes.count("slower") + outcomes.count("faster")
     judged = len(outcomes) - missing
     what = say("kernel time") if conclusions[0].judged == "kernel" else say("wall time")
     head = say("No difference beyond noise in the {what} of {n} workloads.", what=what, n=judged)
     if beyond:
         head = say("{what} differs beyond noise in {beyond} of {n} workloads.", what=what, beyond=beyond, n=judged)
-    notes = [say("Said with this caveat: {text}.", text=d.text) for d in caveats]
+    notes = list(caveats)
     if missing:
         notes.append(say("{n} workloads have too few pairs for a noise bound, and nothing is said of them.", n=missing))
     shown = said if beyond else []

@@ -1,6 +1,7 @@
 """A rank's budget: the exclusive partition and the busy view, per step's window and over the whole span.
 
 Where the gate (`coverage`) says no, supply, host and idle are withheld: None, and their ns go to `unknown`.
+Without Python stacks no wait of a worker can be seen: supply and idle are None, not zero.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from stepscope.store.events import EventStore
 
 WITHHELD = ("supply", "host", "idle")
+UNSEEN_WITHOUT_STACKS = ("supply", "idle")
 BUSY = ("supply", "compute", "kv", "comm", "unmatched")
 
 
@@ -67,6 +69,7 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
     starts = np.array([edge[0] for edge in edges], np.int64)
     ends = np.array([edge[1] for edge in edges], np.int64)
     measured = parts.measure(starts, ends)
+    withheld = WITHHELD if not coverage.idle_claimable else () if store.has_frames else UNSEEN_WITHOUT_STACKS
     busy = {name: overlaps(parts.busy[name], starts, ends) for name in BUSY if name in parts.busy}
     budgets = []
     for i, (start, end) in enumerate(edges):
@@ -75,8 +78,8 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
             step_id=counted[i].step_id if i < len(counted) else None,
             start_ns=start,
             window_ns=end - start,
-            exclusive_ns=_exclusive(measured, i, withhold=not coverage.idle_claimable),
-            busy_ns=_busy(busy, i, withhold=not coverage.idle_claimable),
+            exclusive_ns=_exclusive(measured, i, withheld),
+            busy_ns=_busy(busy, i, withheld),
         )
         budget.check()
         budgets.append(budget)
@@ -90,20 +93,18 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
     )
 
 
-def _exclusive(measured: dict[Account, Int64], window: int, *, withhold: bool) -> dict[str, int | None]:
+def _exclusive(measured: dict[Account, Int64], window: int, withheld: tuple[str, ...]) -> dict[str, int | None]:
     ns: dict[str, int | None] = dict.fromkeys(CATEGORIES, 0)
     for (category, _), values in measured.items():
-        key = "unknown" if withhold and category in WITHHELD else category
+        key = "unknown" if category in withheld else category
         ns[key] = (ns[key] or 0) + int(values[window])
-    if withhold:
-        ns.update(dict.fromkeys(WITHHELD))
+    ns.update(dict.fromkeys(withheld))
     return ns
 
 
-def _busy(busy: dict[str, Int64], window: int, *, withhold: bool) -> dict[str, int | None]:
+def _busy(busy: dict[str, Int64], window: int, withheld: tuple[str, ...]) -> dict[str, int | None]:
     ns: dict[str, int | None] = {name: int(busy[name][window]) if name in busy else None for name in BUSY}
-    if withhold:
-        ns["supply"] = None
+    ns.update({name: None for name in BUSY if name in withheld})
     return ns
 
 

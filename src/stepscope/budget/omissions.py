@@ -18,6 +18,7 @@ from stepscope.steps.composition import NO_STEP
 from stepscope.steps.windows import ran_on_cpu
 from stepscope.store.doubts import find_outliers
 from stepscope.store.events import NO_ID
+from stepscope.store.health import UNTIMED_CODES
 from stepscope.store.launches import NO_LAUNCH, has_constant_ids
 from stepscope.store.schema import LAST_DEVICE_KIND, OP, RUNTIME
 from stepscope.units import show_count, show_fraction, show_ns
@@ -178,7 +179,7 @@ def _partial_replays(x: Evidence) -> Reason | None:
 def _replay_groups(x: Evidence) -> list[list[int]]:
     """Kernel counts of the graph launches that should be alike: same kind of step, same place in it, not empty.
 
-    Those that stand alone so (no step is marked, every step has its own shape) are compared by their kernels' names.
+    Those that stand alone so (no step or no shape is known, every shape is another) are compared by kernel names.
     """
     e = x.store.events
     steps = x.table.counted
@@ -188,7 +189,8 @@ def _replay_groups(x: Evidence) -> list[list[int]]:
     for i in np.argsort(e.start_ns[x.graph_launches], kind="stable").tolist():
         index = int(np.searchsorted(starts, e.start_ns[x.graph_launches[i]], side="right")) - 1
         shape = steps[index].boundary.shape if index >= 0 else None
-        key = index if shape is None else (shape.num_requests, shape.num_scheduled_tokens)
+        what = None if shape is None else (shape.num_requests, shape.num_scheduled_tokens)
+        key = index if what in (None, (None, None)) else what
         if x.replayed[i]:
             groups[key, place[index]].append(i)
         place[index] += 1
@@ -296,8 +298,7 @@ def _duration_outlier(x: Evidence) -> Reason | None:
 
 
 def _device_times_lost(x: Evidence) -> Reason | None:
-    codes = ("zero_time_kernel", "missing_duration", "negative_duration", "out_of_range_time")
-    lost = sum(row.count for row in x.store.health if row.code in codes)
+    lost = sum(row.count for row in x.store.health if row.code in UNTIMED_CODES)
     if lost <= _LOST * max(len(x.table.work.row), 1):
         return None
     return Reason(

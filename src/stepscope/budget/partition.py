@@ -180,7 +180,7 @@ def _host_partition(store: EventStore, table: StepTable, placements: Placements)
     return Partition(
         span=table.windows.span,
         parts={name: part for name, part in parts.items() if len(part)},
-        busy=_host_busy(store, placements, whole),
+        busy=_host_busy(store, placements, here, whole),
     )
 
 
@@ -223,11 +223,12 @@ def _host_causes(
     )
 
 
-def _host_busy(store: EventStore, placements: Placements, whole: Spans) -> dict[str, Spans]:
+def _host_busy(store: EventStore, placements: Placements, here: Mask, whole: Spans) -> dict[str, Spans]:
+    """Work of any thread; waiting for work is only the worker thread's own."""
     e = store.events
     busy = {}
     for category in ("supply", *_PRIORITY):
-        kinds = (e.kind == FRAME) if category == "supply" else (e.kind == OP) | (e.kind == SCOPE)
+        kinds = here & (e.kind == FRAME) if category == "supply" else (e.kind == OP) | (e.kind == SCOPE)
         own = placements.of_category(category) & kinds
         busy[category] = intersect(union(e.start_ns[own], e.end_ns[own]), whole)
     return busy

@@ -71,6 +71,8 @@ class ParallelPlan:
             )
         if self.pp > len(architecture.schedule):
             raise BadInput(f"--pp {self.pp}: {architecture.name} has only {len(architecture.schedule)} layers.")
+        if self.cp > 1 and any(isinstance(layer.attention, GatedDeltaNet) for layer in architecture.layers):
+            raise BadInput(f"--cp {self.cp}: {architecture.name} has recurrent layers, whose tokens cannot be split.")
         for what, size, group, ranks in _divisions(architecture, self):
             if size % ranks:
                 raise BadInput(
@@ -103,4 +105,4 @@ def _attention_divisions(layer: Layer, plan: ParallelPlan) -> Iterator[tuple[str
     if isinstance(attention, CompressedAttention):
         yield "o_groups", attention.o_groups, "tp", plan.tp
     if isinstance(attention, GroupedQueryAttention) and attention.num_kv_heads >= plan.tp:
-        yield "num_key_value_heads", attention.num_kv_heads, "tp", plan.tp
+        yield "num_key_value_heads", attention.num_kv_heads, "tp", plan.tp  # fewer heads than ranks: they are copied

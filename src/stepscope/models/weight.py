@@ -214,6 +214,8 @@ def head_weights(architecture: Architecture) -> tuple[Weight, ...]:
 def draft_weights(draft: Draft, hidden_size: int, vocab_size: int) -> tuple[Weight, ...]:
     """What a draft has beside its layers (sources: SGLang deepseek_nextn.py, vLLM dspark.py, 2026-11)."""
     h = hidden_size
+    if draft.kind == "mtp" and isinstance(draft.layer.attention, LatentAttention):
+        return (Weight(name="eh_proj", role="draft", k=2 * h, n=h),)
     if draft.kind == "mtp":
         return (
             Weight(name="e_proj", role="draft", k=h, n=h),

@@ -27,6 +27,7 @@ class Deployment:
 
     `short_prefill_dense`: leave out the indexer where no history is longer than its top-k, as vLLM does (None: as
     `fusion` says). `max_model_len`: accept contexts up to here instead of the model's own limit.
+    `draft_passes`: passes of the model's own draft (MTP, DSpark) that the step runs beside the target.
     """
 
     plan: ParallelPlan = field(default_factory=ParallelPlan)
@@ -39,6 +40,7 @@ class Deployment:
     mla: MlaForm = "auto"
     short_prefill_dense: bool | None = None
     max_model_len: int | None = None
+    draft_passes: int = 0
 
     def check(self, architecture: Architecture) -> None:
         """Refuse names and splits that do not exist.
@@ -51,6 +53,8 @@ class Deployment:
                 number_format(name)
         if self.fusion not in FUSED:
             raise BadInput(f"unknown fusion '{self.fusion}'. Known: {', '.join(FUSED)}.")
+        if self.draft_passes and architecture.draft is None:
+            raise BadInput(f"{architecture.name} has no draft layers (MTP or DSpark). Leave --draft-passes out.")
         for layer in architecture.layers:
             cache_row(layer.attention, self.kv)
         self.plan.check(architecture)

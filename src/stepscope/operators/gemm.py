@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from stepscope.errors import BadInput
 from stepscope.models.dtype import bits_with_scales, element_bytes, matrix_bytes
 from stepscope.models.parallel import ParallelPlan
-from stepscope.models.weight import Weight
-from stepscope.operators.operator import Amount, Dtypes, GemmShape, Operator, OperatorKind, Traffic
+from stepscope.models.weight import Split, Weight
+from stepscope.operators.operator import Amount, GemmShape, Operator, OperatorKind, Traffic
 
 if TYPE_CHECKING:
     from stepscope.operators.layer_context import LayerContext
@@ -53,23 +53,19 @@ def gemm_row(m: float, k: int, n: int, *, dtype: str = "bf16", weights: str | No
 
 def shard(weight: Weight, plan: ParallelPlan, num_kv_heads: int = 0) -> Weight:
     """What one rank holds of a matrix; sizes have been checked to divide."""
-    tp, moe_tp = plan.tp, plan.moe_tp
-    match weight.split:
-        case "columns" | "vocabulary":
-            return replace(weight, n=-(-weight.n // tp))
-        case "kv_columns":
-            head_dim = weight.n // num_kv_heads
-            return replace(weight, n=max(1, num_kv_heads // tp) * head_dim)
-        case "rows":
-            return replace(weight, k=weight.k // tp)
-        case "groups":
-            return replace(weight, groups=weight.groups // tp)
-        case "expert_columns":
-            return replace(weight, n=weight.n // moe_tp, experts=weight.experts // plan.ep)
-        case "expert_rows":
-            return replace(weight, k=weight.k // moe_tp, experts=weight.experts // plan.ep)
-        case "replicated":
-            return weight
+    tp, moe_tp, experts = plan.tp, plan.moe_tp, weight.experts // plan.ep
+    shares: dict[Split, Weight] = {
+        "replicated": weight,
+        "columns": replace(weight, n=weight.n // tp),
+        "vocabulary": replace(weight, n=-(-weight.n // tp)),  # engines pad the vocabulary
+        "rows": replace(weight, k=weight.k // tp),
+        "groups": replace(weight, groups=weight.groups // tp),
+        "expert_columns": replace(weight, n=weight.n // moe_tp, experts=experts),
+        "expert_rows": replace(weight, k=weight.k // moe_tp, experts=experts),
+    }
+    if weight.split == "kv_columns":
+        return replace(weight, n=max(1, num_kv_heads // tp) * (weight.n // num_kv_heads))
+    return shares[weight.split]
 
 
 def gemm(context: LayerContext, weight: Weight, m: Amount, kind: OperatorKind | None = None) -> Operator:
@@ -95,6 +91,3 @@ def activation_bytes(dtype: str, elements: Amount) -> Amount:
     numerator, denominator = bits_with_scales(dtype)
     result: Amount = -(-elements * numerator // denominator)
     return result
-
-
-BF16 = Dtypes()

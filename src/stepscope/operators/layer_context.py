@@ -10,7 +10,7 @@ from stepscope.operators.operator import Amount, Dtypes, Operator, OperatorKind,
 
 if TYPE_CHECKING:
     from stepscope.operators.deployment import Deployment
-    from stepscope.operators.rows import PhaseRows, Phase, StepRows
+    from stepscope.operators.rows import Phase, PhaseRows, StepRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ All sums are closed forms in int64, summed per step; for a single step they come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -24,14 +24,21 @@ Phase = Literal["prefill", "decode"]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PhaseRows:
-    """Rows of one phase: query_len, context_len and the step of each, in step order."""
+    """Rows of one phase: query_len, context_len and the step of each, in step order. Sums are kept once made."""
 
     query_len: Array
     context_len: Array
     step_index: Array
     num_steps: int
+    _sums: dict[tuple[str | int | None, ...], Amount] = field(default_factory=dict)
 
-    def _sum(self, values: Array) -> Amount:
+    def _sum(self, key: tuple[str | int | None, ...], values: Callable[[], Array]) -> Amount:
+        """Per step, of what `values` gives per row; made at the first call with this key."""
+        if key not in self._sums:
+            self._sums[key] = self._sum_steps(values())
+        return self._sums[key]
+
+    def _sum_steps(self, values: Array) -> Amount:
         if self.num_steps == 1:
             return int(values.sum())
         starts = np.searchsorted(self.step_index, np.arange(self.num_steps + 1))
@@ -48,17 +55,17 @@ class PhaseRows:
     @property
     def num_rows(self) -> Amount:
         """Requests."""
-        return self._sum(np.ones_like(self.query_len))
+        return self._sum(("rows",), lambda: np.ones_like(self.query_len))
 
     @property
     def num_tokens(self) -> Amount:
         """Σ q."""
-        return self._sum(self.query_len)
+        return self._sum(("tokens",), lambda: self.query_len)
 
     @property
     def num_kv(self) -> Amount:
         """Σ (c + q): history rows, each once."""
-        return self._sum(self.kv_len)
+        return self._sum(("kv",), lambda: self.kv_len)
 
     @property
     def max_kv_len(self) -> Amount:
@@ -69,53 +76,73 @@ class PhaseRows:
         np.maximum.at(longest, self.step_index, self.kv_len)
         return longest
 
+    def split_by_length(self, longest: int) -> tuple[PhaseRows, PhaseRows]:
+        """The rows of the steps in which no history is longer, and those of the other steps."""
+        is_short = np.asarray(self.max_kv_len).reshape(-1)[self.step_index] <= longest
+        return self._only(is_short), self._only(~is_short)
+
+    def _only(self, mask: Array) -> PhaseRows:
+        return PhaseRows(
+            query_len=self.query_len[mask],
+            context_len=self.context_len[mask],
+            step_index=self.step_index[mask],
+            num_steps=self.num_steps,
+        )
+
     def pairs(self, window: int | None = None) -> Amount:
         """Σ over queries of the rows each attends to, at most `window`."""
-        return self._sum(_ramp(self.kv_len, window) - _ramp(self.context_len, window))
+        return self._sum(("pairs", window), lambda: self._ramp_rows(window))
 
     def window_rows(self, window: int) -> Amount:
         """Distinct history rows that the queries of each row see through a window."""
-        return self._sum(np.minimum(self.kv_len, window + self.query_len - 1))
+        return self._sum(("window", window), lambda: np.minimum(self.kv_len, window + self.query_len - 1))
 
     def selected_rows(self, topk: int) -> Amount:
         """Distinct rows at least touched when each query takes `topk`: no more than there are."""
-        picked = _ramp(self.kv_len, topk) - _ramp(self.context_len, topk)
-        return self._sum(np.minimum(picked, self.kv_len))
+        return self._sum(("selected", topk), lambda: np.minimum(self._ramp_rows(topk), self.kv_len))
 
     def closed_pairs(self, ratio: int, cap: int | None = None) -> Amount:
         """Σ over queries of the closed windows each attends to, at most `cap`."""
-        return self._sum(self._closed(ratio, cap))
+        return self._sum(("closed pairs", ratio, cap), lambda: self._closed(ratio, cap))
 
     def closed_rows(self, ratio: int, cap: int | None = None) -> Amount:
         """Distinct compressed rows read; with `cap`, no more than the queries pick."""
-        closed = self.kv_len // ratio
-        return self._sum(closed if cap is None else np.minimum(closed, self._closed(ratio, cap)))
+        if cap is None:
+            return self._sum(("closed rows", ratio), lambda: self.kv_len // ratio)
+        picked = ("picked rows", ratio, cap)
+        return self._sum(picked, lambda: np.minimum(self.kv_len // ratio, self._closed(ratio, cap)))
 
     def new_windows(self, ratio: int) -> Amount:
         """Windows that this step closes."""
-        return self._sum(self.kv_len // ratio - self.context_len // ratio)
+        return self._sum(("new", ratio), lambda: self.kv_len // ratio - self.context_len // ratio)
 
     def pending_rows(self, ratio: int, overlap: int) -> Amount:
         """State rows of earlier steps that closing a window reads, in whole rows (rounded up per request).
 
         Without overlap the c mod r pending tokens; with it half rows of those and of the window before them.
         """
+        return self._sum(("pending", ratio, overlap), lambda: self._pending(ratio, overlap))
+
+    def state_rows(self, ring: int) -> Amount:
+        """State rows left behind: no more than the ring holds."""
+        return self._sum(("state", ring), lambda: np.minimum(self.query_len, ring))
+
+    def padded_tokens(self, chunk_len: int) -> Amount:
+        """Σ q rounded up to whole chunks."""
+        return self._sum(("padded", chunk_len), lambda: -(-self.query_len // chunk_len) * chunk_len)
+
+    def _ramp_rows(self, cap: int | None) -> Array:
+        return _as_array(_ramp(self.kv_len, cap) - _ramp(self.context_len, cap))
+
+    def _closed(self, ratio: int, cap: int | None) -> Array:
+        return _as_array(_stairs(self.kv_len, ratio, cap) - _stairs(self.context_len, ratio, cap))
+
+    def _pending(self, ratio: int, overlap: int) -> Array:
         closes = (self.kv_len // ratio) > (self.context_len // ratio)
         pending = self.context_len % ratio
         if overlap == 2:
             pending = -(-(pending + np.minimum(self.context_len - pending, ratio)) // 2)
-        return self._sum(np.where(closes, pending, 0))
-
-    def state_rows(self, ring: int) -> Amount:
-        """State rows left behind: no more than the ring holds."""
-        return self._sum(np.minimum(self.query_len, ring))
-
-    def padded_tokens(self, chunk_len: int) -> Amount:
-        """Σ q rounded up to whole chunks."""
-        return self._sum(-(-self.query_len // chunk_len) * chunk_len)
-
-    def _closed(self, ratio: int, cap: int | None) -> Array:
-        return _stairs(self.kv_len, ratio, cap) - _stairs(self.context_len, ratio, cap)
+        return np.where(closes, pending, 0)
 
 
 def _ramp(x: Array, cap: int | None) -> Array:
@@ -186,6 +213,21 @@ class StepRows:
             for p in (self.prefill, self.decode)
         ]
         return StepRows(prefill=parts[0], decode=parts[1], num_steps=num_steps)
+
+    def with_decode_len(self, query_len: int) -> StepRows:
+        """The decode rows alone, each computing `query_len` tokens."""
+        decode, everyone = self.decode, slice(None)
+        nobody = slice(0, 0)
+        parts = [
+            PhaseRows(
+                query_len=np.full_like(decode.query_len[part], query_len),
+                context_len=decode.context_len[part],
+                step_index=decode.step_index[part],
+                num_steps=self.num_steps,
+            )
+            for part in (nobody, everyone)
+        ]
+        return StepRows(prefill=parts[0], decode=parts[1], num_steps=self.num_steps)
 
     @property
     def num_tokens(self) -> Amount:

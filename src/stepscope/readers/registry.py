@@ -110,10 +110,17 @@ def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None 
     """
     if is_run(Path(source).expanduser()):
         return Trace(source=str(source), stores=open_run(Path(source).expanduser()))
-    stores = [choose_reader(path).read(path, on_progress) for path in find_files(source)]
+    stores = [_read(path, on_progress) for path in find_files(source)]
     _refuse_duplicates(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))
     return Trace(source=str(source), stores=tuple(stores))
+
+
+def _read(path: Path, on_progress: Callable[[int], None] | None) -> EventStore:
+    try:
+        return choose_reader(path).read(path, on_progress)
+    except OSError as error:
+        raise UnreadableTrace(str(path), f"it cannot be read ({error.strerror})", "Check its permissions") from error
 
 
 def _refuse_duplicates(source: str, stores: list[EventStore]) -> None:

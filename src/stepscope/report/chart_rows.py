@@ -1,6 +1,6 @@
 """The document -> the rows that a chart draws, at most `MAX_MARKS` of them; what is merged is counted and said.
 
-Times leave here in ms, for display. A row that stands for a step carries `anchor`, the id of the step's row in the page.
+Times leave here in ms, for display. A row that stands for a step carries `anchor`, the id of the step's row.
 Withheld and unknown numbers make no row.
 """
 
@@ -24,7 +24,7 @@ StepKey = tuple[int | None, int]
 MAX_MARKS = 2_000
 MAX_RANKS = 8  # drawn beside each other; more cannot be read
 NS_PER_MS = 1_000_000
-_GRID_X, _GRID_Y = 40, 24  # cells of a merged scatter; times the phases it stays below MAX_MARKS
+_GRID_X, _GRID_Y = 25, 20  # cells of a merged scatter: times four phases that is MAX_MARKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,6 @@ def scatter_rows(points: Sequence[Row]) -> Rows:
         across = min(int(point["x"] / x_max * _GRID_X), _GRID_X - 1)
         up = min(int(point["y"] / y_max * _GRID_Y), _GRID_Y - 1)
         cells[point["phase"], across, up].append(point)
-    kept = sorted(cells.items(), key=lambda item: -len(item[1]))[:MAX_MARKS]
     values = [
         {
             **members[0],
@@ -137,9 +136,9 @@ def scatter_rows(points: Sequence[Row]) -> Rows:
             "y": sum(m["y"] for m in members) / len(members),
             "count": len(members),
         }
-        for _, members in kept
+        for members in cells.values()
     ]
-    return Rows(values=values, merged=max(len(members) for _, members in kept))
+    return Rows(values=values, merged=max(len(members) for members in cells.values()))
 
 
 def time_points(document: Document) -> list[Row]:
@@ -153,8 +152,7 @@ def time_points(document: Document) -> list[Row]:
 
 
 def family_points(document: Document, prefix: str, *, against: str) -> list[Row]:
-    """x: `kv` or `tokens` of the step; y: ms of the families whose name starts so. Steps without such work are left "
-    "out."""
+    """x: `kv` or `tokens` of the step; y: ms of the families whose name starts so, where there is any."""
     spent = family_ns(document, prefix)
     points = []
     for step in counted_steps(document):
@@ -177,13 +175,14 @@ def _point(step: Row, x: int | None, ns: int | None) -> Row | None:
 
 
 def timeline_rows(document: Document) -> Rows:
-    """Windows (and host ranges, where all steps have one) on each rank's own clock, from its first window."""
+    """Windows (and host ranges, where all steps have one) on each rank's own clock."""
     ranks = drawn_ranks(document)
     steps = {rank: counted_steps(document, [rank]) for rank in ranks}
     has_host = all(row["host_start_ns"] is not None for of in steps.values() for row in of)
     lanes = len(ranks) * (2 if has_host else 1)
     size = _run_length(max((len(of) for of in steps.values()), default=0), MAX_MARKS // max(lanes, 1))
-    origin = min((row["start_ns"] for of in steps.values() for row in of), default=0)
+    starts = ["start_ns", "host_start_ns"] if has_host else ["start_ns"]
+    origin = min((row[name] for of in steps.values() for row in of for name in starts), default=0)
     values = []
     for rank, of in steps.items():
         for run in _runs(of, size):

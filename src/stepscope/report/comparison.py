@@ -1,6 +1,6 @@
-"""A comparison -> data (JSON-able, versioned), rows for CSV, and text and Markdown that only format the data.
+"""A comparison -> the document: JSON-able, versioned, and its numbers as rows for CSV.
 
-Deltas are B minus A, summed over a workload's pairs; texts show them per step. A withheld number is None.
+Deltas are B minus A, summed over a workload's pairs. A withheld number is None.
 """
 
 from __future__ import annotations
@@ -8,13 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import stepscope
-from stepscope.answers.compare import PART_MEANING
-from stepscope.answers.kernels import CHANGE_MEANING
-from stepscope.report.text import Document, _Grid, _printed, _Section
-from stepscope.units import UNKNOWN, show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from stepscope.answers.compare import Compared, Comparison
     from stepscope.answers.kernels import KernelChange
@@ -26,16 +22,7 @@ ROW_COLUMNS = (
     "rank", "workload", "pairs", "level", "category", "name", "a_ns", "b_ns", "delta_ns", "median_ns", "low_ns",
     "high_ns", "beyond_noise", "count_a", "count_b", "change", "grade",
 )  # fmt: skip
-_SHOWN = 12  # families and kernels of a workload in text
-_SHOWN_UNMATCHED = 20
-_NAME_CHARS = 56
-_EFFECTS = {
-    "path": "ANOTHER PATH",
-    "evidence": "WITHHELD",
-    "overhead": "not recorded alike",
-    "caveat": "caveat",
-    "note": "note",
-}
+Document = dict[str, Any]
 
 
 def to_comparison_document(comparison: Comparison) -> Document:
@@ -177,151 +164,3 @@ def _rows(workload: Document) -> Iterator[Document]:
         yield head | numbers | {"level": level, "category": category, "name": name}
     for kernel in workload["kernels"]:
         yield head | {key: value for key, value in kernel.items() if key in ROW_COLUMNS} | {"level": "kernel"}
-
-
-def to_comparison_text(document: Document, *, width: int = 118) -> str:
-    """For a terminal."""
-    return _printed(_sections(document), width)
-
-
-def to_comparison_markdown(document: Document) -> str:
-    """The same sections, to paste into a pull request."""
-    return "\n".join(section.to_markdown() for section in _sections(document))
-
-
-def _sections(document: Document) -> list[_Section]:
-    workloads = [section for workload in document["workloads"] for section in _workload_sections(workload)]
-    return [_differences(document), _verdict(document), _matched(document), *workloads, _unmatched(document)]
-
-
-def _differences(document: Document) -> _Section:
-    lines = [f"{_EFFECTS[d['effect']]}: {d['text']}  [{d['grade']}]" for d in document["differences"]]
-    return _Section(
-        f"What differs, before any time  A: {document['a']}  B: {document['b']}",
-        lines or ["Nothing that the captures hold: configuration, graph modes and kernels are the same."],
-    )
-
-
-def _verdict(document: Document) -> _Section:
-    verdict = document["verdict"]
-    lines = list(verdict["sentences"])
-    lines += [f"  to do: {record}." for record in verdict["record_with"]]
-    return _Section(f"Verdict: {verdict['status'].upper()}", lines)
-
-
-def _matched(document: Document) -> _Section:
-    columns = ["rank", "workload", ">pairs", ">A", ">B", ">B - A", ">kernel", ">comm", ">idle", ">unknown", "outcome"]
-    rows = []
-    for workload in document["workloads"]:
-        n, wall = workload["num_pairs"], workload["wall"]
-        parts = [workload["parts"][name] for name in ("kernel", "comm", "idle", "unknown")]
-        rows.append(
-            [
-                _rank(workload["rank"]),
-                workload["label"],
-                str(n),
-                _per_step(wall["a_ns"], n),
-                _per_step(wall["b_ns"], n),
-                _signed(wall["delta_ns"], n),
-                *(UNKNOWN if part is None else _signed(part["delta_ns"], n) for part in parts),
-                workload["outcome"],
-            ]
-        )
-    lines = [
-        f"Mean per step; B - A splits into its parts to the ns. kv sums match within {document['kv_tolerance']:.0%}.",
-        "Bounds hold the spread inside these two captures: record each side again to see how runs differ.",
-        *(f"{name}: {meaning}" for name, meaning in PART_MEANING.items()),
-    ]
-    return _Section("Matched steps, workload by workload", lines, _Grid(columns, rows))
-
-
-def _workload_sections(workload: Document) -> list[_Section]:
-    n, title = workload["num_pairs"], f"{_rank(workload['rank'])}: {workload['label']}  ({workload['num_pairs']} pairs)"
-    rows = [_delta_row("wall", workload["wall"], n)]
-    rows += [_delta_row(name, delta, n) for name, delta in workload["parts"].items()]
-    rows += [_delta_row(f"  {name}", d, n) for name, d in workload["categories"].items() if d is None or _moves(d)]
-    rows += [_delta_row(f"  {d['category']} / {d['family']}", d, n) for d in workload["families"][:_SHOWN]]
-    columns = ["per step", ">A", ">B", ">B - A", ">median of pairs", "95 % interval", "beyond noise", "grade"]
-    kernels = [k for k in workload["kernels"] if k["change"] != "same"] or workload["kernels"]
-    shown = kernels[:_SHOWN]
-    kernel_columns = ["kernel", "family", "change", ">launches A", ">B", ">one A", ">one B", ">B - A per step"]
-    kernel_rows = [
-        [
-            k["name"][:_NAME_CHARS],
-            k["family"],
-            k["change"],
-            show_count(k["count_a"]),
-            show_count(k["count_b"]),
-            show_ns(k["one_a"]["median_ns"] if k["one_a"] else None),
-            show_ns(k["one_b"]["median_ns"] if k["one_b"] else None),
-            _signed(k["delta_ns"], n),
-        ]
-        for k in shown
-    ]
-    lines = [f"{name}: {CHANGE_MEANING[name]}" for name in dict.fromkeys(k["change"] for k in shown)]
-    note = f"Kernels, the largest change of total time first ({len(shown)} of {len(workload['kernels'])})  [derived]"
-    return [
-        _Section(title, workload["sentences"], _Grid(columns, rows)),
-        _Section(note, lines, _Grid(kernel_columns, kernel_rows)),
-    ]
-
-
-def _moves(delta: Document) -> bool:
-    return bool(delta["a_ns"] or delta["b_ns"])
-
-
-def _delta_row(name: str, delta: Document | None, n: int) -> list[str]:
-    if delta is None:
-        return [name, *([UNKNOWN] * 6), "refused"]
-    low, high = delta["low_ns"], delta["high_ns"]
-    beyond = {True: "yes", False: "no", None: "no bound"}[delta["beyond_noise"]]
-    share = show_fraction(delta["delta_ns"] / delta["a_ns"]) if delta["a_ns"] else UNKNOWN
-    return [
-        name,
-        _per_step(delta["a_ns"], n),
-        _per_step(delta["b_ns"], n),
-        f"{_signed(delta['delta_ns'], n)} ({share})",
-        _signed(delta["median_ns"], 1),
-        UNKNOWN if low is None else f"{_signed(low, 1)} to {_signed(high, 1)}",
-        beyond,
-        delta["grade"],
-    ]
-
-
-def _unmatched(document: Document) -> _Section:
-    rows: Sequence[Document] = document["unmatched"]
-    cells = [
-        [
-            u["side"].upper(),
-            _rank(u["rank"]),
-            u["phase"] or UNKNOWN,
-            show_count(u["num_scheduled_tokens"]),
-            _ids(u["step_ids"]),
-            u["reason"],
-        ]
-        for u in rows[:_SHOWN_UNMATCHED]
-    ]
-    if not cells:
-        return _Section("Steps that are not compared", ["None: every step that ran tokens has its partner."])
-    lines = [f"{len(cells)} of {len(rows)} rows."] if len(rows) > len(cells) else []
-    return _Section(
-        "Steps that are not compared", lines, _Grid(["side", "rank", "phase", ">tokens", "steps", "why"], cells)
-    )
-
-
-def _ids(step_ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, step_ids[:8]))
-    return shown if len(step_ids) <= 8 else f"{shown}, ... ({len(step_ids)} steps)"
-
-
-def _rank(value: int | None) -> str:
-    return "rank ?" if value is None else f"rank {value}"
-
-
-def _per_step(ns: int, n: int) -> str:
-    return show_ns(ns // n)
-
-
-def _signed(ns: int, n: int) -> str:
-    each = ns // n if ns >= 0 else -(-ns // n)
-    return f"+{show_ns(each)}" if each > 0 else show_ns(each)

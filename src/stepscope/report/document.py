@@ -13,6 +13,7 @@ from stepscope.answers.questions import answer_questions
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
 from stepscope.steps.ranks import ArrivalSkew
+from stepscope.store.health import UNTIMED_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,7 @@ def _input(store: EventStore, role: str, lane: str | None) -> dict[str, Any]:
         "events_read": store.counts.read,
         "events_recovered": store.counts.recovered,
         "events_lost": store.counts.lost,
+        "events_without_time": sum(row.count for row in store.health if row.code in UNTIMED_CODES),
         "health": [
             {"code": row.code, "severity": row.severity, "count": row.count, "detail": row.detail}
             for row in store.health

@@ -94,6 +94,8 @@ def _input_lines(item: Document, tr: Translator) -> list[str]:
         recovered=show_count(item["events_recovered"]),
         lost=show_count(item["events_lost"]),
     )
+    if item["events_without_time"]:
+        counts += tr(", {count} without a usable time").format(count=show_count(item["events_without_time"]))
     doubts = [row for row in item["health"] if row["severity"] != "info"]
     return [
         f"{_rank(item['rank'], tr)}: {counts}; {lane}",

@@ -58,7 +58,7 @@ def find_boundaries(store: EventStore) -> tuple[Boundary, ...]:
     for find in (_from_annotations, _from_functions, _from_profiler_steps, _from_graph_launches, _from_repetition):
         found = find(store)
         if found:
-            return tuple(found)
+            return tuple(sorted(found, key=lambda b: (b.start_ns, b.end_ns)))
     return ()
 
 
@@ -97,7 +97,7 @@ def _from_profiler_steps(store: EventStore) -> list[Boundary]:
 def _outermost(store: EventStore, rows: Mask, source: str, grade: Grade) -> list[Boundary]:
     found: list[Boundary] = []
     for start, end, track, _ in _outermost_first(store, rows):
-        if found and start < found[-1].end_ns:
+        if found and found[-1].track_id == track and start < found[-1].end_ns:
             continue
         found.append(
             Boundary(source=source, grade=grade, start_ns=start, end_ns=end, track_id=track, shape=BatchShape())
@@ -173,17 +173,8 @@ def _outermost_first(store: EventStore, rows: Mask) -> list[tuple[int, int, int,
     """(start, end, track, name) of some rows: thread by thread, parents before their children, then by time."""
     e = store.events.take(rows)
     order = np.lexsort((-e.duration_ns, e.start_ns, e.track_id))
-    ranges = list(
-        zip(
-            e.start_ns[order].tolist(),
-            e.end_ns[order].tolist(),
-            e.track_id[order].tolist(),
-            e.name_id[order].tolist(),
-            strict=True,
-        )
-    )
-    tracks = {track for _, _, track, _ in ranges}
-    return ranges if len(tracks) > 1 else sorted(ranges, key=lambda r: (r[0], -r[1]))
+    columns = (e.start_ns, e.end_ns, e.track_id, e.name_id)
+    return list(zip(*(column[order].tolist() for column in columns), strict=True))
 
 
 def _with_inner(outer: Boundary, inner: Annotation) -> Boundary:

@@ -85,8 +85,10 @@ def _by_position(row: Int64, first: list[int | None], places: Int64) -> Int64:
 def graph_mode(work: DeviceWork, index: int, num_graph_launches: int) -> GraphMode | None:
     """How a step's kernels were launched; None where a step has none to tell from."""
     own = work.boundary == index
-    if num_graph_launches:
-        return "full" if num_graph_launches == 1 else "piecewise"
+    # a launch after the step's own range counts where there is none in it: sampling may have a graph of its own
+    graphs = num_graph_launches or len(np.unique(work.launch[own & work.is_graph]))
+    if graphs:
+        return "full" if graphs == 1 else "piecewise"
     return "eager" if (own & (work.launch != NO_LAUNCH)).any() else None
 
 

@@ -138,6 +138,16 @@ HEALTH_CODES: dict[str, HealthCode] = {
 }
 
 
+# events that were read and stand in no table, because their times cannot be used
+UNTIMED_CODES: tuple[str, ...] = (
+    "missing_start",
+    "missing_duration",
+    "negative_duration",
+    "out_of_range_time",
+    "zero_time_kernel",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRow:
     """One code, how often it was met, and an example."""

@@ -7,6 +7,7 @@ names, absolute paths and request ids are replaced, and only harmless metadata s
 from __future__ import annotations
 
 import gzip
+import hashlib
 import re
 import tempfile
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ _PATH = re.compile(
 _PACKAGE = re.compile(rb"(?:site|dist)-packages/((?:[\w.+-]+/)*[\w.+-]+\.\w+[^/]*)$")
 _FILE = re.compile(rb"[\w.+-]+\.[a-z]{1,5}\b")
 _REQUEST = re.compile(rb"\b(?:(?:cmpl|chatcmpl|req)-[\w-]{4,}|[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}\b)")
-_MARKER = re.compile(rb"(?<=[ ,=])[\w.-]+(?=:\d+:\d+:\d+:[cg])")
+_MARKER = re.compile(rb'(?<=[ ,=])[^:\s,"=]+(?=:\d+:\d+:\d+:[cg])')
 _HOST_KEY = re.compile(rb'("(?:host_?name|user_?name|Host|User)"\s*:\s*)"[^"]*"')
 _TELLING = re.compile(r"[\w.-]*[\d.-][\w.-]*")  # a host name that is no plain word of a trace
 
@@ -121,7 +122,12 @@ def _redacted(text: bytes, host: re.Pattern[bytes] | None) -> bytes:
     if host is not None:
         text = host.sub(b"host", text)
     text = _PATH.sub(_short_path, text)
-    return _MARKER.sub(b"request", _REQUEST.sub(b"request", text))
+    return _REQUEST.sub(_pseudonym, _MARKER.sub(_pseudonym, text))
+
+
+def _pseudonym(request: re.Match[bytes]) -> bytes:
+    """The same for the same id in every rank's cut, so that a request can still be followed."""
+    return b"request-" + hashlib.sha256(request[0]).hexdigest()[:8].encode()
 
 
 def _short_path(path: re.Match[bytes]) -> bytes:

@@ -53,6 +53,8 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
     if not counts.present:
         health.add("no_events")
     events = _mend_times(events, health)
+    if "truncated_file" in health.counts and len(events):
+        health.details["truncated_file"] += f"; the last one ends at {int(events.end_ns.max())} ns"
     track_id, tracks = as_tracks(events.track_id, tracks)
     events = replace(events, track_id=track_id)
     parts = order_events(events, [str(name) for name in columns.names], tracks)

@@ -1,0 +1,84 @@
+"""Seconds of what works on the history: attention cores and indexers, whole attention modules, collectives.
+
+Core (one kernel):  t = launch_s + (compute^p + memory^p)^(1/p) + block_s a,  compute = flop / (F compute_efficiency),
+  memory = bytes / (B bandwidth_efficiency),  a: blocks that are set up one by one (rows x KV heads in decode, query
+  blocks x heads in prefill, queries of a sparse core, which walks all of its index slots even where few are filled).
+Module (projections, indexer, selection, core of one layer in decode), B: rows, S: context_len of each row,
+  cap: rows that selection or a window leaves (topk, topk x ratio, window; S where nothing is left out):
+  t = c_0 + c_1 B + c_2 log2 B + c_3 min(S, cap) + c_4 B min(S, cap) + c_5 B S
+Transfer: t = c_0 + c_1 wire_bytes, per collective and group size.
+All coefficients are >= 0. Source of the affine form: measured modules bend at the cap and nowhere else (docs/cost.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.cost.gemm_model import Device, smooth_max
+from stepscope.cost.least_squares import Guess, fit_linear, fit_positive
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+CORE_NAMES = ("launch_s", "compute_efficiency", "bandwidth_efficiency", "sharpness", "block_s")
+MODULE_NAMES = ("base_s", "row_s", "row_doubling_s", "kept_s", "row_kept_s", "row_context_s")
+TRANSFER_NAMES = ("base_s", "byte_s")
+_CORE_START = (5e-6, 0.4, 0.7, 2.0, 1e-8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreWork:
+    """Flop, bytes and independent blocks of each execution."""
+
+    flop: Array
+    moved_bytes: Array
+    blocks: Array
+
+    def part(self, rows: Array) -> CoreWork:
+        """Some of the executions."""
+        return CoreWork(flop=self.flop[rows], moved_bytes=self.moved_bytes[rows], blocks=self.blocks[rows])
+
+
+def core_seconds(c: Array, work: CoreWork, device: Device) -> Array:
+    """The core's formula; 0 where there is no work."""
+    compute = work.flop / (device.flop_per_s * c[1])
+    memory = work.moved_bytes / (device.bytes_per_s * c[2])
+    busy = smooth_max(np.asarray(compute, dtype=float), np.asarray(memory, dtype=float), c[3])
+    seconds = c[0] + busy + c[4] * work.blocks
+    return np.asarray(np.where(np.asarray(work.moved_bytes) > 0, seconds, 0.0))
+
+
+def fit_core(work: CoreWork, seconds: Array, device: Device) -> Array:
+    """Coefficients of one kernel."""
+    guess = Guess(start=_CORE_START, reach=5.0, least=((3, 1.0),))
+    return fit_positive(lambda c: core_seconds(c, work, device), seconds, guess)
+
+
+def module_terms(rows: Any, context_len: Any, cap: float) -> Array:
+    """The six terms of a module, one execution a line.
+
+    >>> module_terms([4], [100], 64).tolist()
+    [[1.0, 4.0, 2.0, 64.0, 256.0, 400.0]]
+    """
+    b, s = np.asarray(rows, dtype=float), np.asarray(context_len, dtype=float)
+    kept = np.minimum(s, cap)
+    return np.stack([np.ones_like(b), b, np.log2(np.maximum(b, 1)), kept, b * kept, b * s], axis=1)
+
+
+def fit_module(rows: Any, context_len: Any, seconds: Array, cap: float) -> Array:
+    """Coefficients of one module (model, heads per rank, dtypes); 15 points are enough."""
+    return fit_linear(module_terms(rows, context_len, cap), seconds)
+
+
+def transfer_seconds(c: Array, wire_bytes: Any) -> Array:
+    """The transfer's formula; 0 where nothing is sent."""
+    sent = np.asarray(wire_bytes, dtype=float)
+    return np.asarray(np.where(sent > 0, c[0] + c[1] * sent, 0.0))
+
+
+def fit_transfer(wire_bytes: Any, seconds: Array) -> Array:
+    """Coefficients of one collective over one group size."""
+    sent = np.asarray(wire_bytes, dtype=float)
+    return fit_linear(np.stack([np.ones_like(sent), sent], axis=1), seconds)
