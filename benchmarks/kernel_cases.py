@@ -28,6 +28,11 @@ QUANTISED = ("fp8", "fp8_block", "nvfp4")  # the tables time the kernel that qua
 TOPK = {"deepseek-ai/DeepSeek-V3.2": 2048, "zai-org/GLM-5": 2048}
 
 
+def framework_of(dtype: str) -> str:
+    """Whose GEMM table: vLLM's block-scaled one times eager launches of 40 us and more, which no graph pays."""
+    return "sglang" if dtype == "fp8_block" else "vllm"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Points of one calibration. `fit(rows)` gives a predictor of rows; `bound` is the plain roofline."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from kernel_cases import Group, chosen, gemm_groups, medians, moe_groups
+from kernel_cases import Group, chosen, framework_of, gemm_groups, medians, moe_groups
 from kernel_cores import CORES
 
 from stepscope.cost.core_model import fit_transfer, transfer_seconds
@@ -48,7 +48,7 @@ def models_of(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel
     for dtype in ("bf16", "fp8", "fp8_block", "nvfp4"):
         if hardware.compute.get(("advertised", "fp8" if dtype == "fp8_block" else dtype)) is None:
             continue
-        for group in gemm_groups(root, name, dtype):
+        for group in gemm_groups(root, name, dtype, framework_of(dtype)):
             yield f"gemm.{dtype}", fitted("gemm", group)
     for dtype in ("bf16", "fp8", "fp8_block", "mxfp4", "nvfp4"):
         try:

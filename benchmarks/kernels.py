@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernel_cases import Group, gemm_groups, module_groups, moe_groups
+from kernel_cases import Group, framework_of, gemm_groups, module_groups, moe_groups
 from kernel_cores import CORES
 
 from stepscope.cost.hardware import load_hardware
@@ -26,6 +26,9 @@ from stepscope.cost.measured import find_tables, module_layout
 from stepscope.errors import BadInput
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+NOTE = {"fp8_block": ", sglang"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,8 @@ def lines(root: Path) -> Iterator[Line]:
         ("a100", "bf16", None),
     ):
         yield Line(
-            name=f"GEMM {system} {dtype}",
-            groups=list(gemm_groups(root, system, dtype)),
+            name=f"GEMM {system} {dtype}{NOTE.get(dtype, '')}",
+            groups=list(gemm_groups(root, system, dtype, framework_of(dtype))),
             num_points=60,
             target=target,
         )

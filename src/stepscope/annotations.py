@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.batch import NO_ROWS, UNKNOWN_ROWS, BatchShape, PhaseSums, Row
+from stepscope.batch import NO_ROWS, UNKNOWN_ROWS, BatchShape, PhaseSums, Row, StepPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def _sglang(dialect: str, match: re.Match[str]) -> Annotation:
     elif "c" in fields and "g" in fields:
         shape = BatchShape.from_sums(_side(fields, "c"), _side(fields, "g"))
     else:  # MIXED, TARGET_VERIFY, ...: the name does not say which rows are which
-        named = "mixed" if mode == "MIXED" else None
+        named: StepPhase | None = "mixed" if mode == "MIXED" else None
         shape = BatchShape(num_scheduled_tokens=tokens, num_requests=rows, named_phase=named)
     return Annotation(dialect=dialect, kind="step", shape=shape)
 

@@ -155,10 +155,10 @@ def device_oracle(store: EventStore, table: StepTable, budget: RankBudget) -> li
         for i in range(len(e))
     ]
     ranges = [(s.boundary.start_ns, s.boundary.end_ns) for s in table.counted if s.boundary.first_work is None]
-    tracks = {s.boundary.track_id for s in table.steps if s.boundary.track_id is not None}
+    marked = [s.boundary.track_id for s in table.steps if s.boundary.track_id is not None]
     calls = [track for *_, kind, track in rows if kind == RUNTIME]
     frames = [track for *_, kind, track in rows if kind == FRAME]
-    worker = tracks or set(calls[:1]) or ({max(sorted(set(frames)), key=frames.count)} if frames else set())
+    worker = set(marked[:1]) or set(calls[:1]) or ({max(sorted(set(frames)), key=frames.count)} if frames else set())
     result: list[Account] = []
     for t in range(*table.windows.span):
         now = [row for row in rows if row[0] <= t < row[1]]

@@ -206,7 +206,10 @@ def test_cut_leaves_out_a_process_without_steps(tmp_path: Path) -> None:
     [
         ("x = [", ("is not TOML",)),
         ("[[rule]]\nnonsense = 1\n", ("unknown field 'nonsense'",)),
-        ("[[rule]]\nfamily = 'gemm'\non = 'kernel'\nmatch = '('\nsource = 's'\nexample = 'e'\n", ("rule 1",)),
+        (
+            "[[rule]]\nfamily = 'gemm'\non = ['kernel']\nmatch = '('\nsource = 's'\nexample = 'e'\n",
+            ("rule 1", "'match'"),
+        ),
     ],
     ids=["not TOML", "unknown field", "bad pattern"],
 )

@@ -15,7 +15,7 @@ from tests.cli.program import EXAMPLE, GLM, done, run
 OWN_RULE = """
 [[rule]]
 family = "{family}"
-on = "kernel"
+on = ["kernel"]
 match = '{match}'
 source = "a test"
 example = "{example}"

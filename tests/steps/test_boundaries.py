@@ -66,6 +66,11 @@ def test_nested_dialects_are_one_step_that_knows_what_both_know() -> None:
     assert (found.shape.num_scheduled_tokens, found.shape.decode.query_sq_sum) == (16, 16)
 
 
+def test_a_phase_that_the_name_gives_survives_nesting() -> None:
+    (found,) = find_boundaries(to_store([scope("step[MIXED bs=2]", 0, 100), scope("execute_new_1_cached_1", 10, 80)]))
+    assert (found.shape.phase, found.shape.num_requests) == ("mixed", 2)
+
+
 @pytest.mark.parametrize("marker_outside", [True, False], ids=["marker outside", "marker inside"])
 def test_a_markers_rows_join_the_annotation_around_or_inside_it(marker_outside: bool) -> None:
     marker, annotation = "vllm_step v=1 s=4 n=2 r=a:16:32:8:c,b:1:65:0:g", "execute_context_1(16)_generation_1(1)"

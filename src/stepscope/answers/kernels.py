@@ -189,7 +189,8 @@ def find_uniform(changes: Iterable[KernelChange]) -> Uniform | None:
     common = [c for c in changes if c.a and c.b and c.a.median_ns and c.b.median_ns and c.account[0] != "comm"]
     common.sort(key=lambda c: (-(c.a_ns + c.b_ns), c.name))
     whole = sum(c.a_ns + c.b_ns for c in common)
-    kept, covered = [], 0
+    kept: list[KernelChange] = []
+    covered = 0
     for change in common:
         if covered >= _UNIFORM_TIME * whole and len(kept) >= _UNIFORM_NAMES:
             break

@@ -90,9 +90,11 @@ def find_differences(a: Account, b: Account, matched: Sequence[Matched]) -> tupl
 
 
 def _differ(id_: str, effect: Effect, a: object, b: object, grade: Grade = "recorded") -> Iterator[Difference]:
-    """A difference of two values, if they differ; None: not recorded."""
+    """A difference of two values, if they differ; None: not recorded, which is no other path, only less known."""
     if a == b:
         return
+    if effect == "path" and None in (a, b):
+        effect = "caveat"
     first, second = (None if value is None else str(value) for value in (a, b))
     text = say(
         "{what}: A {a}, B {b}",

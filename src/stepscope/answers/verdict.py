@@ -183,9 +183,9 @@ def _hints(wall: Delta, kernels: Sequence[KernelChange]) -> Iterator[Message]:
     uniform = find_uniform(kernels)
     if uniform is not None:
         yield say(
-            "The {n} kernels that hold at least 90 % of the kernel time all take {ratio} times as long in B ({low} to {high}): "
-            "one cause for all of them, such as clock, power or another card, not one kernel's code. To know it, "
-            "{record}.",
+            "The {n} kernels that hold at least 90 % of the kernel time all take {ratio} times as long in B ({low} to "
+            "{high}): one cause for all of them, such as clock, power or another card, not one kernel's code. To know "
+            "it, {record}.",
             n=uniform.num_names,
             ratio=f"{uniform.ratio:.3f}",
             low=f"{uniform.smallest_ratio:.3f}",

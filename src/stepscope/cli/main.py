@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, report
+from stepscope.cli import capture, compare, report, serve
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -31,6 +31,9 @@ app.command("steps")(report.steps)
 app.command("query")(report.query)
 app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
+app.command("compare")(compare.compare)
+app.command("export")(compare.export)
+app.command("serve")(serve.serve)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +46,14 @@ Model = Annotated[
 Size = typer.Option(min=1)
 
 
+class CostOption(StrEnum):
+    """Where times come from."""
+
+    model = "model"
+    bound = "bound"
+    measured = "measured"
+
+
 def predict(
     model: Model,
     *,
@@ -58,6 +67,9 @@ def predict(
     draft_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens that each decode row verifies.")] = 0,
     batch: Annotated[Path | None, typer.Option(help="The rows of the step, as YAML or JSON.")] = None,
     hardware: Annotated[str | None, typer.Option(help="Price the step on this hardware.")] = None,
+    cost: Annotated[
+        CostOption, typer.Option(help="Times from fitted kernel models, the roofline bound, or measured tables.")
+    ] = CostOption.model,
     tp: Annotated[int, Size] = 1,
     dp: Annotated[int, Size] = 1,
     ep: Annotated[int, Size] = 1,
@@ -105,19 +117,36 @@ def predict(
     operators = step_operators(architecture, rows, deployment)
     document = predict_document(architecture, rows, operators, deployment)
     if hardware is not None:
-        _price(document, operators, hardware, deployment.plan)
+        _price(document, operators, hardware, deployment.plan, cost)
     write_view(document, document["operators"], format_, output, predict_sections)
 
 
-def _price(document: dict[str, Any], operators: Sequence[Operator], hardware: str, plan: ParallelPlan) -> None:
-    """Fill in what the hardware makes of each operator and of the step."""
+def _price(
+    document: dict[str, Any], operators: Sequence[Operator], hardware: str, plan: ParallelPlan, cost: CostOption
+) -> None:
+    """Fill in what the hardware makes of each operator and of the step; where no kernel model is, the bound."""
     from stepscope.cost.step_cost import price_step  # noqa: PLC0415  # hardware files are read only when asked for
 
-    cost = price_step(operators, hardware, plan)
-    document["hardware"] = hardware
-    document["totals"] |= {"lower_bound_s": cost.lower_bound_s, "serial_bound_s": cost.serial_bound_s}
-    for entry, priced in zip(document["operators"], cost.operators, strict=True):
-        entry |= {"bound": priced.bound, "time_s": priced.time_s}
+    step = price_step(operators, hardware, plan, cost=cost.value)
+    document["hardware"], document["cost"] = step.hardware, cost.value
+    document["totals"] |= {
+        "lower_bound_s": step.lower_bound_s,
+        "serial_bound_s": step.serial_bound_s,
+        "bound": step.bound,
+        "time_s": step.time_s,
+        "low_s": step.low_s,
+        "high_s": step.high_s,
+        "grade": step.grade,
+    }
+    for entry, priced in zip(document["operators"], step.operators, strict=True):
+        entry |= {
+            "bound": priced.bound,
+            "time_s": priced.terms.lower_s if priced.time_s is None else priced.time_s,
+            "lower_bound_s": priced.terms.lower_s,
+            "source": "roofline bound" if priced.time_s is None else priced.source,
+        }
+    if step.unpriced and cost is not CostOption.bound:
+        document["notes"].append(f"no kernel model, so their time is a bound: {', '.join(step.unpriced)}")
 
 
 def _architecture(model: str, *, traced: bool) -> Architecture:

@@ -63,10 +63,7 @@ def predict_sections(document: dict[str, Any]) -> list[Section]:
         f"{totals['params_total']:,} parameters, {totals['params_active']:,} active per token",
     ]
     if totals["lower_bound_s"] is not None:
-        lines.append(
-            f"bound {1e3 * totals['lower_bound_s']:.3f} ms (all terms overlap)"
-            f" to {1e3 * totals['serial_bound_s']:.3f} ms (none does); a bound, no prediction"
-        )
+        lines += _time_lines(totals, document["hardware"])
     if experts is not None:
         lines.append(
             f"rows per expert ({experts['source']}): {experts['copies']:,} copies, {experts['num_experts']} experts,"
@@ -88,6 +85,19 @@ def predict_sections(document: dict[str, Any]) -> list[Section]:
         columns |= {"bound": "bound", "time_us": ">us"}
     table = [op | {"time_us": None if op["time_s"] is None else 1e6 * op["time_s"]} for op in document["operators"]]
     return [Section(title=document["model"], lines=(*lines, *document["notes"]), grid=_grid(table, columns))]
+
+
+def _time_lines(totals: dict[str, Any], hardware: str) -> list[str]:
+    lower, serial = 1e3 * totals["lower_bound_s"], 1e3 * totals["serial_bound_s"]
+    lines = [
+        f"{hardware}: bounds {lower:.3f} ms (terms overlap) to {serial:.3f} ms (none does), {totals['bound']} bound"
+    ]
+    if totals["time_s"] is None:
+        return [*lines, "no prediction: not every operator has a kernel model; bounds are no prediction"]
+    spread = ""
+    if totals["low_s"] is not None and totals["high_s"] is not None:
+        spread = f" ({1e3 * totals['low_s']:.3f} to {1e3 * totals['high_s']:.3f})"
+    return [*lines, f"predicted {1e3 * totals['time_s']:.3f} ms{spread}, {totals['grade'] or 'partly a bound'}"]
 
 
 def gemm_sections(rows: list[dict[str, Any]]) -> list[Section]:

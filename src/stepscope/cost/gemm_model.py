@@ -25,6 +25,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TILES = ((64, 64), (128, 128), (128, 256))
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 LEAST_K = 128  # of one split
+VARIANTS = tuple((*tile, split) for tile in TILES for split in SPLITS)
+FEW = 512  # shapes up to which all variants are computed at once
 
 NAMES = (
     "launch_s",
@@ -84,35 +86,37 @@ class GemmWork:
 
 def gemm_seconds(coefficients: Array, work: GemmWork, device: Device) -> Array:
     """The formula above."""
-    m, n, k = np.maximum(work.m, 1), work.n, work.k
-    best = np.full(np.broadcast(m, n, k).shape, np.inf)
-    for tile in TILES:
-        for split in SPLITS:
-            if split == 1 or np.any(k / split >= LEAST_K):
-                best = np.minimum(best, _variant(coefficients, work, device, (*tile, split)))
+    m, k = np.maximum(work.m, 1), work.k
+    shape = np.broadcast(m, work.n, k).shape
+    if m.size <= FEW and len(shape) <= 1:
+        column = [np.array(values, dtype=float).reshape(-1, *(1 for _ in shape)) for values in zip(*VARIANTS, strict=True)]
+        best = np.min(_variant(coefficients, work, device, column), axis=0)
+    else:
+        best = np.full(shape, np.inf)
+        for variant in VARIANTS:
+            if variant[2] == 1 or np.any(k / variant[2] >= LEAST_K):
+                best = np.minimum(best, _variant(coefficients, work, device, [np.asarray(v) for v in variant]))
     seconds = coefficients[0] + best
     if work.has_quantisation:
         seconds = seconds + coefficients[7] + coefficients[8] * 3 * m * k / device.bytes_per_s
     return np.asarray(seconds)
 
 
-def _variant(c: Array, work: GemmWork, device: Device, variant: tuple[int, int, int]) -> Array:
+def _variant(c: Array, work: GemmWork, device: Device, variant: list[Array]) -> Array:
+    """Seconds with one tile and split, or with several along the first axis."""
     tile_m, tile_n, split = variant
     m, n, k = np.maximum(work.m, 1), work.n, work.k
+    is_split = split > 1
     blocks = np.ceil(m / tile_m) * np.ceil(n / tile_n) * split
     core_flop_per_s = device.flop_per_s / device.num_cores * c[1]
     compute = np.ceil(blocks / device.num_cores) * (2 * tile_m * tile_n) * (k / split + c[4]) / core_flop_per_s
     if work.has_quantisation:
         compute = compute * np.where((m > 16) & (m % 16 > 0), 1 + c[9], 1.0)
-    moved = work.x_bytes * m * k + work.w_bytes * k * n + work.y_bytes * m * n
-    if split > 1:
-        moved = moved + 4 * m * n * split
+    moved = work.x_bytes * m * k + work.w_bytes * k * n + work.y_bytes * m * n + 4 * m * n * (split * is_split)
     busy = np.minimum(blocks, device.num_cores)
-    filled = busy / (busy + c[6]) * (device.num_cores + c[6]) / device.num_cores
+    filled = busy / (busy + c[6]) * ((device.num_cores + c[6]) / device.num_cores)
     seconds = smooth_max(compute, moved / (device.bytes_per_s * c[2] * filled), c[3])
-    if split == 1:
-        return seconds
-    return np.asarray(np.where(k / split >= LEAST_K, seconds + c[5], np.inf))
+    return np.asarray(np.where(is_split & (k / split < LEAST_K), np.inf, seconds + c[5] * is_split))
 
 
 def smooth_max(a: Array, b: Array, sharpness: float) -> Array:

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from stepscope.models.weight import Weight
 
 MoeRouting = Literal["learned", "hash"]
 
@@ -109,11 +112,12 @@ FeedForward = DenseFeedForward | MoeFeedForward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One kind of decoder layer."""
+    """One kind of decoder layer. `weights`: its matrices where they were traced; None: the family's rule has them."""
 
     layer_type: str
     attention: Attention
     feed_forward: FeedForward
+    weights: tuple[Weight, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +149,8 @@ class Architecture:
     """A decoder. `hc_mult`: residual streams of V4's mHC, 1 elsewhere.
 
     `max_context_len`: the longest kv_len that the model is published for; `native_context_len`: without rope scaling.
-    `keys`: (dimension, the config key that gave it, or how it was derived).
+    `keys`: (dimension, the config key that gave it, or how it was derived). Of a traced model: `num_parameters` as
+    torch counts them, and `unplaced`, the operators that no rule knows.
     """
 
     name: str
@@ -160,6 +165,8 @@ class Architecture:
     hc_mult: int = 1
     draft: Draft | None = None
     keys: tuple[tuple[str, str], ...] = ()
+    num_parameters: int | None = None
+    unplaced: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:

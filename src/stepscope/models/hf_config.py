@@ -25,10 +25,16 @@ def read_model(model: str) -> Architecture:
     Raises:
         BadInput: no such model or file, no JSON, an unknown family, or a key that its family needs is missing.
     """
+    raw, name, source = load_config(model)
+    return from_hf_config(raw, name=name, source=source)
+
+
+def load_config(model: str) -> tuple[dict[str, Any], str, str]:
+    """(parsed config.json, the model's short name, where it was read) of what `read_model` takes."""
     name = model.lower()
     if name in bundled_models():
         text = (resources.files("stepscope.models") / "configs" / f"{name}.json").read_text(encoding="utf-8")
-        return from_hf_config(_parse(text, f"{name} (bundled config.json)"), name=name)
+        return _parse(text, f"{name} (bundled config.json)"), name, f"{name} (bundled config.json)"
     path = Path(model).expanduser()
     if path.is_dir():
         path /= "config.json"
@@ -42,7 +48,7 @@ def read_model(model: str) -> Architecture:
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read ({error}). Name a config.json.") from error
     short = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
-    return from_hf_config(_parse(text, str(path)), name=short, source=str(path))
+    return _parse(text, str(path)), short, str(path)
 
 
 def _parse(text: str, source: str) -> dict[str, Any]:

@@ -62,7 +62,8 @@ def count_parameters(architecture: Architecture) -> Parameters:
         by_role["lm_head"] = 0
     by_role["embed"] = embed
     matrices = sum(by_role.values())
-    return Parameters(by_role=tuple(by_role.items()), total=matrices + vectors, active=matrices - inactive)
+    total = matrices + vectors if architecture.num_parameters is None else architecture.num_parameters
+    return Parameters(by_role=tuple(by_role.items()), total=total, active=matrices - inactive)
 
 
 def _attention_vectors(a: Attention) -> int:

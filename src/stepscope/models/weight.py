@@ -26,6 +26,7 @@ from stepscope.models.architecture import (
     Layer,
 )
 
+FEED_FORWARD_ROLES = ("dense_mlp", "router", "moe_routed", "moe_shared")
 Split = Literal["replicated", "columns", "kv_columns", "rows", "groups", "vocabulary", "expert_columns", "expert_rows"]
 Storage = Literal["projection", "expert", "kept", "fp32"]  # kept: never quantised in the published checkpoints
 
@@ -192,13 +193,27 @@ def hyper_connection_weights(hc_mult: int, hidden_size: int) -> tuple[Weight, ..
     return tuple(Weight(name=f"hc_{part}_fn", role="mhc", k=k, n=n, storage="fp32") for part in ("attn", "ffn"))
 
 
+def attention_part(layer: Layer, hidden_size: int) -> tuple[Weight, ...]:
+    """The matrices of a layer's attention, traced or by the family's rule."""
+    if layer.weights is None:
+        return attention_weights(layer.attention, hidden_size)
+    return tuple(w for w in layer.weights if w.role not in FEED_FORWARD_ROLES)
+
+
+def feed_forward_part(layer: Layer, hidden_size: int) -> tuple[Weight, ...]:
+    """The matrices of a layer's feed-forward, traced or by the family's rule."""
+    if layer.weights is None:
+        return feed_forward_weights(layer.feed_forward, hidden_size)
+    return tuple(w for w in layer.weights if w.role in FEED_FORWARD_ROLES)
+
+
 def layer_weights(layer: Layer, architecture: Architecture) -> tuple[Weight, ...]:
     """Every matrix of one layer."""
     h = architecture.hidden_size
     return (
-        *attention_weights(layer.attention, h),
+        *attention_part(layer, h),
         *hyper_connection_weights(architecture.hc_mult, h),
-        *feed_forward_weights(layer.feed_forward, h),
+        *feed_forward_part(layer, h),
     )
 
 

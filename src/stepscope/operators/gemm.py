@@ -77,13 +77,18 @@ def gemm(context: LayerContext, weight: Weight, m: Amount, kind: OperatorKind | 
         kind=kind or ("gemm" if weight.groups == 1 else "batched_gemm"),
         flop=2 * m * weight.k * weight.n * weight.groups,
         traffic=Traffic(
-            weight=matrix_bytes(dtypes.weight or "bf16", weight.k * weight.n * weight.groups),
+            weight=_is_run(m) * matrix_bytes(dtypes.weight or "bf16", weight.k * weight.n * weight.groups),
             read=activation_bytes(dtypes.activation, m * (weight.k * weight.groups)),
             written=activation_bytes(dtypes.output, m * (weight.n * weight.groups)),
         ),
         dtypes=dtypes,
         shape=GemmShape(m=m, n=weight.n, k=weight.k, groups=weight.groups),
     )
+
+
+def _is_run(m: Amount) -> Amount:
+    """1 where a step has rows for the matrix, else 0: then it is not read."""
+    return int(m > 0) if isinstance(m, int) else (m > 0).astype("int64")
 
 
 def activation_bytes(dtype: str, elements: Amount) -> Amount:

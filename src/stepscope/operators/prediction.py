@@ -105,7 +105,7 @@ def experts_document(architecture: Architecture, rows: StepRows, deployment: Dep
 
 
 def _notes(architecture: Architecture, rows: StepRows, deployment: Deployment) -> list[str]:
-    notes = []
+    notes = [f"no rule places {name}: its work is left out" for name in architecture.unplaced]
     if rows.max_kv_len > architecture.native_context_len:
         notes.append(
             f"kv_len {rows.max_kv_len} is beyond max_position_embeddings {architecture.native_context_len}: "

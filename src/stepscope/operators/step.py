@@ -24,9 +24,9 @@ from stepscope.models.architecture import (
 )
 from stepscope.models.weight import (
     Weight,
-    attention_weights,
+    attention_part,
     draft_weights,
-    feed_forward_weights,
+    feed_forward_part,
     head_weights,
     hyper_connection_weights,
 )
@@ -111,7 +111,7 @@ def _attention(context: LayerContext, layer: Layer) -> list[Operator]:
     architecture, attention, plan = context.architecture, layer.attention, context.deployment.plan
     num_kv_heads = attention.num_kv_heads if isinstance(attention, GroupedQueryAttention) else 0
     weights = fuse(
-        [shard(w, plan, num_kv_heads) for w in attention_weights(attention, architecture.hidden_size)],
+        [shard(w, plan, num_kv_heads) for w in attention_part(layer, architecture.hidden_size)],
         context.deployment.fusion,
     )
     weights = tuple(w for w in weights if w.role != "attn_kvb")  # the cores bring it, in the form they need
@@ -142,7 +142,7 @@ def _feed_forward(context: LayerContext, layer: Layer) -> list[Operator]:
     ffn, plan, tokens = layer.feed_forward, context.deployment.plan, context.num_tokens
     load = expert_load(context, ffn) if isinstance(ffn, MoeFeedForward) else None
     found = _sublayer_entry(context, "ffn")
-    for whole in feed_forward_weights(ffn, context.architecture.hidden_size):
+    for whole in feed_forward_part(layer, context.architecture.hidden_size):
         weight = shard(whole, plan)
         if whole.experts and load is not None:
             found.append(routed_gemm(context, weight, load))

@@ -26,6 +26,8 @@ from stepscope.units import show_count, show_fraction, show_ns
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from stepscope.store.schema import Column
+
 Document = dict[str, Any]
 
 _SCRIPTS = ("numbers.js", "payload.js", "steps.js", "detail.js", "plots.js", "page.js")
@@ -38,8 +40,7 @@ _LANES = {
     None: "no engine steps (front end or engine core)",
 }
 # how far an exclusive time can be trusted: what a rule places is classified, what is left over is derived
-CATEGORY_GRADE = dict.fromkeys(CATEGORIES, "classified") | {"idle": "derived", "unmatched": "derived"}
-CATEGORY_GRADE["unknown"] = "refused"
+CATEGORY_GRADE = dict.fromkeys(CATEGORIES, "classified") | dict.fromkeys(("idle", "unmatched", "unknown"), "derived")
 
 
 def render_html(document: Document, translate: Translator | None = None) -> str:
@@ -118,19 +119,25 @@ def _digest(script: str) -> str:
 def _payload(document: Document, charts: list[Chart], t: Translator) -> str:
     """What the script reads: the document, the specs, its texts, and what a missing number means."""
     nulls = {column.name: t(column.null) for column in TABLES["steps"] if column.null}
+    docs = {column.name: _documented(column, t) for column in TABLES["steps"]}
     return to_json(
         {
             "document": document,
-            "charts": [{"id": c.id, "spec": json.dumps(c.spec), "links": c.links} for c in charts if c.spec],
+            "charts": [{"id": c.id, "spec": json.dumps(c.spec, ensure_ascii=False), "links": c.links} for c in charts if c.spec],
             "texts": {text: t(text) for text in SCRIPT_TEXTS},
             "translated": {text: t(text) for text in _said(document) if t(text) != text},
             "nulls": nulls,
+            "docs": docs,
             "categories": [[name, t(CATEGORY_MEANING[name]), CATEGORY_COLOURS[name]] for name in CATEGORIES],
             "category_grade": CATEGORY_GRADE,
             "phase_colours": PHASE_COLOURS,
             "grades": {name: t(meaning) for name, meaning in GRADES.items()},
         }
     )
+
+
+def _documented(column: Column, t: Translator) -> str:
+    return f"{t(column.doc)} ({column.unit})" if column.unit else t(column.doc)
 
 
 def _said(document: Document) -> list[str]:

@@ -194,6 +194,7 @@ def _with_inner(outer: Boundary, inner: Annotation) -> Boundary:
         num_scheduled_tokens=_known(a.num_scheduled_tokens, b.num_scheduled_tokens),
         num_requests=_known(a.num_requests, b.num_requests),
         rows=a.rows if a.rows is not None else b.rows,
+        named_phase=a.named_phase or b.named_phase,
     )
     return replace(outer, shape=shape, num_padded_tokens=_known(outer.num_padded_tokens, inner.num_padded_tokens))
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ def _swap(aside: Path, target: Path) -> None:
     except BaseException:
         if not target.exists():
             (old / target.name).rename(target)
-            old.rmdir()
+        with suppress(OSError):
+            old.rmdir()  # empty, unless the old run could not come back: then it stays there
         raise
     shutil.rmtree(old, ignore_errors=True)
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 
 from stepscope.answers.compare import compare
 from stepscope.errors import BadInput
-from stepscope.report.comparison import to_comparison
+from stepscope.report.comparison import to_comparison_document
+from stepscope.report.comparison_text import to_comparison_text
 from stepscope.report.html import render_html
 from stepscope.report.translate import make_translator
 from stepscope.web.library import Capture, Library, TooLarge, UnknownCapture
@@ -124,9 +125,19 @@ def _add_documents(app: FastAPI) -> None:
 
     @app.get("/api/compare")
     def show_comparison(library: _AnyLibrary, a: str, b: str) -> dict[str, Any]:
-        first, second = library.find(a), library.find(b)
-        _document(first), _document(second)
-        return to_comparison(compare(library.account(first), library.account(second)))
+        return _comparison(library, a, b)
+
+    @app.get("/api/compare/text", response_class=PlainTextResponse)
+    def show_comparison_text(library: _AnyLibrary, a: str, b: str, lang: str = "en") -> str:
+        document = _comparison(library, a, b)
+        return to_comparison_text(document, make_translator(lang, document))
+
+
+def _comparison(library: Library, a: str, b: str) -> dict[str, Any]:
+    first, second = library.find(a), library.find(b)
+    for capture in (first, second):
+        _document(capture)  # an error if it is not read
+    return to_comparison_document(compare(library.account(first), library.account(second)))
 
 
 def _add_pages(app: FastAPI) -> None:

@@ -34,7 +34,7 @@ const kernelGrid = (view, step, key) => {
     const full = view.accounts.names[name];
     return [
       make("td", null, make("code", { title: full }, full)),
-      make("td", null, swatchOf(view, category), family || category),
+      make("td", { class: "family" }, swatchOf(view, category), family || category),
       make("td", { class: "n" }, showCount(count)), nsCell(ns, "kernel")];
   });
   const t = view.text;

@@ -15,7 +15,10 @@ const save = (view) => {
 const start = async () => {
   const view = await readPayload();
   const steps = setUpSteps(view);
-  const plots = setUpPlots(view, (anchor) => { location.hash = anchor; });
+  const plots = setUpPlots(view, (anchor) => {
+    if (location.hash === `#${anchor}`) steps.show(anchor);
+    else location.hash = anchor;
+  });
   const follow = () => { if (location.hash.startsWith("#step-")) steps.show(location.hash.slice(1)); };
   addEventListener("hashchange", follow);
   follow();

@@ -6,13 +6,15 @@ const MOST_PRINTED = 1000;
 const anchorOf = (step) => `step-${step.rank === null ? "x" : step.rank}-${step.step_id}`;
 const kvSum = (step) => (step.prefill_kv_sum === null || step.decode_kv_sum === null ? null : step.prefill_kv_sum + step.decode_kv_sum);
 
-const columnsOf = (view) => [
+// A column that no step has (graph mode and kernels without a device lane) is left out.
+const columnsOf = (view) => (view.columns ??= allColumns(view).filter(([, get, , isOptional]) => !isOptional || view.steps.some((s) => get(s) !== null)));
+const allColumns = (view) => [
   ["rank", (s) => s.rank], ["step", (s) => s.step_id], ["phase", (s) => s.phase],
   ["tokens", (s) => s.num_scheduled_tokens, "num_scheduled_tokens"], ["prefill q", (s) => s.prefill_query_sum, "prefill_query_sum"],
-  ["decode rows", (s) => s.num_decode_requests, "num_decode_requests"], ["kv_len sum", kvSum, "prefill_kv_sum"],
+  ["decode", (s) => s.num_decode_requests, "num_decode_requests"], ["kv_len", kvSum, "kv_sum"],
   ["window", (s) => s.window_ns, "window_ns"], ["budget", (s) => s.window_ns],
   ...view.categories.map(([name]) => [name, (s) => s[`exclusive_${name}_ns`], `exclusive_${name}_ns`]),
-  ["graph", (s) => s.graph_mode, "graph_mode"], ["kernels", (s) => s.num_kernels, "num_kernels"],
+  ["graph", (s) => s.graph_mode, "graph_mode", true], ["kernels", (s) => s.num_kernels, "num_kernels", true],
 ];
 
 const absent = (view, step, column) => {
@@ -125,7 +127,7 @@ const makeStepTable = (view) => {
 const setUpSteps = (view) => {
   const steps = makeStepTable(view);
   const { table, box, columns, state } = steps;
-  const heads = columns.map(([name], i) => make("th", { scope: "col", class: i > 2 && name !== "budget" && name !== "graph" ? "n" : null }, make("button", { type: "button", "data-sort": i }, view.text(name))));
+  const heads = columns.map(([name], i) => make("th", { scope: "col", class: i > 2 && name !== "budget" && name !== "graph" ? "n" : null }, make("button", { type: "button", "data-sort": i, title: view.docs[columns[i][2]] || null }, view.text(name))));
   table.querySelector("thead").append(make("tr", { "aria-rowindex": 1 }, ...heads));
   const form = document.getElementById("filter");
   const add = (select, values) => select.append(...["*", ...new Set(values.map(String))].map((v) => make("option", { value: v }, v === "*" ? view.text("all") : v === "null" ? "?" : view.text(v))));

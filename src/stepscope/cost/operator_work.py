@@ -1,0 +1,143 @@
+"""Operator -> the kernel model that prices it, and its work in that model's terms.
+
+A GEMM goes by its weight's dtype, routed experts as one module of which each grouped GEMM takes its share of the
+matrix elements, an attention core by phase and cache dtype, a collective by group size. What no table measures alone
+(norms, copies, states, lookups) streams through memory like the bf16 GEMM's weights do, and is "extrapolated".
+Conventions (blocks, head padding) are those of the fits: benchmarks/kernel_cores.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepscope.cost.core_model import CoreWork
+from stepscope.cost.expert_model import ExpertWork
+from stepscope.cost.gemm_model import GemmWork
+from stepscope.models.dtype import bits_with_scales
+from stepscope.operators.operator import AttentionWork, ExpertLoad, Operator, Transfer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LEAST_HEADS = 64  # absorbed MLA kernels work on this many
+QUERY_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priceable:
+    """`models`: names to look up, best first (a later one is a stand-in); `share`: of the model's time."""
+
+    models: tuple[str, ...]
+    work: GemmWork | ExpertWork | CoreWork | None
+    features: dict[str, Any]
+    share: float = 1.0
+    is_stand_in: bool = False
+
+
+def bytes_per_element(dtype: str | None) -> float:
+    """With block scales."""
+    numerator, denominator = bits_with_scales(dtype or "bf16")
+    return numerator / denominator
+
+
+def gemm_work(operator: Operator) -> Priceable:
+    """Dense GEMM; a batched one is taken as one GEMM with its groups side by side."""
+    shape = operator.shape
+    assert shape is not None
+    dtypes = operator.dtypes
+    weight = dtypes.weight or dtypes.compute
+    n = shape.n * shape.groups
+    is_quantised = weight in ("fp8", "fp8_block", "nvfp4") and dtypes.activation == dtypes.compute != "bf16"
+    work = GemmWork.from_shape(
+        shape.m,
+        n,
+        shape.k,
+        x_bytes=bytes_per_element(dtypes.activation) * shape.groups,
+        w_bytes=bytes_per_element(weight),
+        y_bytes=bytes_per_element(dtypes.output),
+        has_quantisation=is_quantised,
+    )
+    names = (f"gemm.{weight}", "gemm.bf16") if is_quantised or weight == "bf16" else ("gemm.bf16",)
+    return Priceable(
+        models=names,
+        work=work,
+        features={"m": shape.m, "n": n, "k": shape.k},
+        is_stand_in=shape.groups > 1 or (not is_quantised and weight != "bf16"),
+    )
+
+
+def expert_work(operator: Operator, layer: Sequence[Operator], ep: int) -> Priceable:
+    """One grouped GEMM's share of its layer's experts; `layer`: the grouped GEMMs of the layer, in order."""
+    load, dtype = operator.work, operator.dtypes.weight or "bf16"
+    first, last = layer[0].shape, layer[-1].shape
+    assert isinstance(load, ExpertLoad)
+    assert first is not None
+    assert last is not None
+    elements = [op.shape.n * op.shape.k for op in layer if op.shape is not None]
+    share = (operator.n or 0) * (operator.k or 0) / sum(elements)
+    rows = np.asarray(load.copies, dtype=float)
+    work = ExpertWork(
+        hidden_size=np.asarray(float(first.k)),
+        intermediate_size=np.asarray(float(last.k)),
+        num_experts=np.asarray(float(load.num_experts)),
+        active_experts=np.asarray(load.active_experts, dtype=float),
+        rows=rows,
+        copies=rows * ep,
+        local_copies=rows * ep,
+        w_bytes=bytes_per_element(dtype),
+    )
+    features = {
+        "rows": np.maximum(rows, 1),
+        "active_experts": np.maximum(work.active_experts, 1),
+        "hidden_size": first.k,
+        "intermediate_size": last.k,
+    }
+    return Priceable(
+        models=(f"experts.{dtype}", "experts.bf16"), work=work, features=features, share=share
+    )
+
+
+def core_work(operator: Operator) -> Priceable:
+    """An attention core or index scores."""
+    work = operator.work
+    assert isinstance(work, AttentionWork)
+    rows, queries = np.asarray(work.rows, dtype=float), np.asarray(work.queries, dtype=float)
+    flop, moved = np.asarray(operator.flop, dtype=float), np.asarray(operator.bytes_moved, dtype=float)
+    cache = "bf16" if operator.dtypes.kv in (None, "bf16") else "fp8"
+    is_latent = work.num_kv_heads == 1 and work.qk_head_dim >= 512
+    if operator.kind == "indexer":
+        name, blocks = "indexer", queries / 4
+    elif is_latent and work.qk_head_dim == work.v_head_dim:  # V4: one row is key and value
+        name, blocks = "sparse_attention_c128", queries
+    elif operator.kind == "sparse_attention":
+        name, blocks = "sparse_attention", queries
+    elif is_latent and work.phase == "decode":
+        padded = max(work.num_heads, LEAST_HEADS)
+        name, blocks, flop = f"mla_decode_{cache}", rows * padded / 64, flop * (padded / work.num_heads)
+    elif work.phase == "decode":
+        name, blocks = f"attention_decode_{cache}", rows * work.num_kv_heads
+    else:
+        name, blocks = "attention_prefill", work.num_heads * np.maximum(queries / QUERY_BLOCK, rows)
+    return Priceable(
+        models=(f"core.{name}",),
+        work=CoreWork(flop=flop, moved_bytes=moved, blocks=blocks),
+        features={"flop": flop, "bytes": moved},
+    )
+
+
+def transfer_work(operator: Operator) -> Priceable:
+    """A collective; groups that were not measured have no model."""
+    work = operator.work
+    assert isinstance(work, Transfer)
+    sent = np.asarray(work.wire_bytes, dtype=float)
+    name = f"transfer.{work.collective}_{work.group_size}"
+    return Priceable(models=(name,), work=None, features={"wire_bytes": sent})
+
+
+def stream_work(operator: Operator) -> Priceable:
+    """Anything that streams through memory."""
+    flop, moved = np.asarray(operator.flop, dtype=float), np.asarray(operator.bytes_moved, dtype=float)
+    work = CoreWork(flop=flop, moved_bytes=moved, blocks=np.zeros_like(moved))
+    return Priceable(models=("gemm.bf16",), work=work, features={}, is_stand_in=True)

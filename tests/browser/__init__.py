@@ -1,0 +1,1 @@
+"""Tests that open the report in a browser."""

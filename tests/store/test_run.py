@@ -1,0 +1,258 @@
+"""A run folder: what comes back is what was put in; broken, foreign and half-written ones are told apart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stepscope
+from stepscope.errors import BadInput, UnreadableTrace
+from stepscope.store.events import NO_ID, EventCounts, Events, EventStore, Origin, Track
+from stepscope.store.health import HEALTH_CODES, HealthRow
+from stepscope.store.run import MANIFEST, SCHEMA, import_run, is_run, open_run
+from stepscope.store.schema import KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [ROOT / "examples" / name for name in ("vllm-cpu-tp2", "glm52-prefill")]
+ROBUST = ROOT / "tests" / "readers" / "robust"
+COLUMNS = ("start_ns", "duration_ns", "name_id", "kind", "track_id", "correlation_id")
+
+
+def assert_same(before: EventStore, after: EventStore) -> None:
+    """Every column with its type, and everything beside the columns."""
+    for column in COLUMNS:
+        a, b = getattr(before.events, column), getattr(after.events, column)
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b)
+    assert after.names == before.names
+    assert after.tracks == before.tracks
+    assert after.counts == before.counts
+    assert after.health == before.health
+    assert after.origin == before.origin
+
+
+def small_store(*names: str, rank: int | None = 0) -> EventStore:
+    """One event a name, one thread, and one of everything that may be missing."""
+    count = len(names)
+    return EventStore(
+        origin=Origin(path="trace.json", reader="kineto", rank=rank, rank_source="distributedInfo"),
+        events=Events(
+            start_ns=np.arange(count, dtype=np.int64) * 10,
+            duration_ns=np.full(count, 5, np.int64),
+            name_id=np.arange(count, dtype=np.int32),
+            kind=(np.arange(count) % len(KINDS)).astype(np.int8),
+            track_id=np.zeros(count, np.int32),
+            correlation_id=np.where(np.arange(count) % 2, np.int64(7), np.int64(NO_ID)),
+        ),
+        names=names,
+        tracks=(Track(process="1", thread="1", is_device=False, device=None, label="main"),),
+        counts=EventCounts(intact=count, recovered=0, lost=0),
+        health=(HealthRow(code=next(iter(HEALTH_CODES)), count=2, detail="an example"),),
+    )
+
+
+@pytest.mark.parametrize("source", [*EXAMPLES, *sorted(ROBUST.glob("[1-6]*"))], ids=lambda path: path.name[:12])
+def test_what_comes_back_is_what_was_put_in(source: Path, tmp_path: Path) -> None:
+    try:
+        stores = stepscope.open_trace(source).stores
+    except BadInput:
+        return
+    assert import_run(stores, tmp_path / "run") == tmp_path / "run"
+    assert is_run(tmp_path / "run")
+    found = open_run(tmp_path / "run")
+    for before, after in zip(stores, found, strict=True):
+        after.check()
+        assert_same(before, after)
+    assert stepscope.open_trace(tmp_path / "run").stores[0].names == stores[0].names
+
+
+def test_unknown_stays_unknown(tmp_path: Path) -> None:
+    store = small_store("a", "b", rank=None)
+    (found,) = open_run(import_run([store], tmp_path / "run"))
+    assert_same(store, found)
+    assert found.rank is None
+    assert found.origin.base_time_ns is None
+    assert found.events.correlation_id.tolist() == [NO_ID, 7]
+    assert found.tracks[0].device is None
+
+
+def test_a_store_without_events_and_a_run_without_stores_come_back(tmp_path: Path) -> None:
+    (found,) = open_run(import_run([small_store()], tmp_path / "empty"))
+    assert_same(small_store(), found)
+    assert open_run(import_run([], tmp_path / "none")) == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    names=st.lists(st.text(), max_size=5),
+    label=st.text() | st.none(),
+    detail=st.text(),
+    metadata=st.dictionaries(
+        st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers()), max_size=4
+    ),
+)
+def test_odd_names_come_back(names: list[str], label: str | None, detail: str, metadata: dict[str, object]) -> None:
+    store = small_store(*names)
+    store = replace(
+        store,
+        origin=replace(store.origin, path="/odd\n\"'\0中😀", metadata=metadata),
+        tracks=(replace(store.tracks[0], label=label),),
+        health=(replace(store.health[0], detail=detail),),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (found,) = open_run(import_run([store], Path(folder) / "run"))
+    assert_same(store, found)
+
+
+def test_the_content_hash_is_of_what_was_read(tmp_path: Path) -> None:
+    def content(name: str, *stores: EventStore) -> object:
+        manifest = json.loads((import_run(stores, tmp_path / name) / MANIFEST).read_text(encoding="utf-8"))
+        return manifest["content"]
+
+    store = small_store("a", "b")
+    moved = replace(store, origin=replace(store.origin, path="elsewhere.json.gz"))
+    assert content("a", store) == content("b", moved)
+    assert content("a", store) != content("c", small_store("a", "c"))
+    assert content("a", store) != content("d", store, store)
+
+
+@pytest.mark.parametrize("schema", ["stepscope.run/0", "stepscope.run/2", "other/1", None, 1])
+def test_another_schema_is_refused_by_name(schema: object, tmp_path: Path) -> None:
+    import_run([small_store("a")], tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / MANIFEST).read_text(encoding="utf-8"))
+    assert manifest["schema"] == SCHEMA
+    (tmp_path / "run" / MANIFEST).write_text(json.dumps(manifest | {"schema": schema}), encoding="utf-8")
+    with pytest.raises(UnreadableTrace) as refused:
+        open_run(tmp_path / "run")
+    assert refused.value.path == str(tmp_path / "run")
+    for part in (repr(schema), repr(SCHEMA), "Import the capture again"):
+        assert part in str(refused.value)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _garble(path: Path) -> None:
+    path.write_bytes(b"not what you think")
+
+
+@pytest.mark.parametrize(
+    "harm", [Path.unlink, _truncate, _empty, _garble], ids=["missing", "truncated", "empty", "other"]
+)
+@pytest.mark.parametrize("name", ["events.parquet", "names.parquet"])
+def test_a_broken_table_is_an_unreadable_run(name: str, harm: Callable[[Path], None], tmp_path: Path) -> None:
+    import_run([small_store("a", "b"), small_store("c")], tmp_path / "run")
+    harm(tmp_path / "run" / "store-1" / name)
+    with pytest.raises(UnreadableTrace) as refused:
+        stepscope.open_trace(tmp_path / "run")
+    assert refused.value.path == str(tmp_path / "run")
+    assert "Import it again" in str(refused.value)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_table_without_a_column_is_an_unreadable_run(column: str, tmp_path: Path) -> None:
+    path = import_run([small_store("a", "b")], tmp_path / "run") / "store-0" / "events.parquet"
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    with pytest.raises(UnreadableTrace):
+        open_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", json.dumps({"schema": SCHEMA}), json.dumps({"schema": SCHEMA, "inputs": [{}]})]
+)
+def test_a_broken_manifest_is_an_unreadable_run(text: str, tmp_path: Path) -> None:
+    import_run([small_store("a")], tmp_path / "run")
+    (tmp_path / "run" / MANIFEST).write_text(text, encoding="utf-8")
+    with pytest.raises(UnreadableTrace, match="Import"):
+        stepscope.open_trace(tmp_path / "run")
+
+
+@pytest.mark.parametrize("has_file", [False, True], ids=["empty folder", "folder with a file"])
+def test_a_folder_that_is_no_run_is_left_alone(has_file: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    if has_file:
+        (tmp_path / "mine" / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(BadInput, match="is no run"):
+        import_run([small_store("a")], tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"] * has_file
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+class _Killed(BaseException):
+    """What no `except Exception` catches."""
+
+
+def _fail_at(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    calls = 0
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            raise _Killed
+        return function(*args, **kwargs)
+
+    return failing
+
+
+def _kill(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Stop the next import at one of its writes."""
+    kind, _, count = where.partition(" ")
+    if kind == "table":
+        monkeypatch.setattr(pq, "write_table", _fail_at(int(count), pq.write_table))
+    elif kind == "manifest":
+        monkeypatch.setattr(Path, "write_text", _fail_at(1, Path.write_text))
+    else:
+        monkeypatch.setattr(Path, "rename", _fail_at(int(count), Path.rename))
+
+
+@pytest.mark.parametrize("where", ["table 1", "table 2", "table 3", "table 5", "manifest", "rename 1", "rename 2"])
+@pytest.mark.parametrize("has_old", [False, True], ids=["nothing there", "old run there"])
+def test_a_kill_in_the_middle_leaves_the_old_run_or_nothing(
+    where: str, has_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "rename 2" and not has_old:
+        return  # a first run needs one rename only
+    old, new = small_store("old"), small_store("new", "one")
+    if has_old:
+        import_run([old], tmp_path / "run")
+    tables = {"steps": pa.table({"a": [1]})}
+    _kill(monkeypatch, where)
+    with pytest.raises(_Killed):
+        import_run([new, new], tmp_path / "run", tables=tables)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"] * has_old
+    if has_old:
+        (found,) = open_run(tmp_path / "run")
+        assert_same(old, found)
+    import_run([new, new], tmp_path / "run", tables=tables)
+    assert [store.names for store in open_run(tmp_path / "run")] == [new.names, new.names]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_further_tables_lie_in_the_folder(tmp_path: Path) -> None:
+    table = pa.table({"step_id": [0, 1]})
+    folder = import_run([small_store("a")], tmp_path / "deep" / "run", tables={"steps": table})
+    assert pq.read_table(folder / "steps.parquet").equals(table)
+    assert json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["tables"] == ["steps"]
+    shutil.move(folder, tmp_path / "moved")  # a run may be moved: nothing in it is a path to itself
+    assert open_run(tmp_path / "moved")[0].names == ("a",)
