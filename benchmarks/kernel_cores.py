@@ -62,9 +62,7 @@ def prefill_attention(root: Path, system: str) -> Iterator[Group]:
 
 def mla_decode(root: Path, system: str) -> Iterator[Group]:
     """Absorbed MLA decode (kernel alone), one group per cache dtype. Rows of other tp at the same heads are alike."""
-    layout = Layout(
-        op="mla", file="generation_mla", keys=("kv_cache_dtype", "num_heads"), axes=("batch_size", "step")
-    )
+    layout = Layout(op="mla", file="generation_mla", keys=("kv_cache_dtype", "num_heads"), axes=("batch_size", "step"))
     keys = (*layout.keys, *layout.axes)
     rows, source = _table(root, system, layout, "sglang", keys)
     point = medians(rows, keys)

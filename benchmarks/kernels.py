@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,55 +59,60 @@ def _percent(errors: Array) -> tuple[float, float]:
     return float(np.median(errors)) * 100, float(np.quantile(errors, 0.9)) * 100
 
 
+GEMMS: tuple[tuple[str, str, tuple[int, int] | None], ...] = (
+    ("h100", "bf16", (6, 15)),
+    ("h200", "bf16", (6, 15)),
+    ("b200", "bf16", (8, 20)),
+    ("h100", "fp8", (12, 37)),
+    ("h200", "fp8", (12, 37)),
+    ("b200", "fp8", None),
+    ("h100", "fp8_block", None),
+    ("h200", "fp8_block", None),
+    ("b200", "fp8_block", None),
+    ("b200", "nvfp4", None),
+    ("b300", "bf16", None),
+    ("a100", "bf16", None),
+)
+MODULES = (("dsa", "DSA"), ("dsv4_csa", "V4 C4"), ("dsv4_hca", "V4 C128"))
+EXPERTS = (
+    ("h100", "bf16"),
+    ("h100", "fp8_block"),
+    ("h200", "bf16"),
+    ("h200", "fp8_block"),
+    ("b200", "fp8"),
+    ("b200", "nvfp4"),
+)
+SYSTEMS = ("h100", "h200", "b200")
+
+
 def lines(root: Path) -> Iterator[Line]:
     """Every line, the ones with a target first."""
-    for system, dtype, target in (
-        ("h100", "bf16", (6, 15)),
-        ("h200", "bf16", (6, 15)),
-        ("b200", "bf16", (8, 20)),
-        ("h100", "fp8", (12, 37)),
-        ("h200", "fp8", (12, 37)),
-        ("b200", "fp8", None),
-        ("h100", "fp8_block", None),
-        ("h200", "fp8_block", None),
-        ("b200", "fp8_block", None),
-        ("b200", "nvfp4", None),
-        ("b300", "bf16", None),
-        ("a100", "bf16", None),
-    ):
-        yield Line(
-            name=f"GEMM {system} {dtype}{NOTE.get(dtype, '')}",
-            groups=list(gemm_groups(root, system, dtype, framework_of(dtype))),
-            num_points=60,
-            target=target,
-        )
-    for system in ("h100", "h200", "b200"):
-        for name, title in (("dsa", "DSA"), ("dsv4_csa", "V4 C4"), ("dsv4_hca", "V4 C128")):
-            groups = list(module_groups(root, system, module_layout(name), name))
-            yield Line(name=f"{title} module {system}", groups=groups, num_points=15, target=(6, 17))
-    for system, dtype in (
-        ("h100", "bf16"),
-        ("h100", "fp8_block"),
-        ("h200", "bf16"),
-        ("h200", "fp8_block"),
-        ("b200", "fp8"),
-        ("b200", "nvfp4"),
-    ):
+    for system, dtype, target in GEMMS:
+        groups = list(gemm_groups(root, system, dtype, framework_of(dtype)))
+        yield Line(name=f"GEMM {system} {dtype}{NOTE.get(dtype, '')}", groups=groups, num_points=60, target=target)
+    for system, (name, title) in product(SYSTEMS, MODULES):
+        groups = list(module_groups(root, system, module_layout(name), name))
+        yield Line(name=f"{title} module {system}", groups=groups, num_points=15, target=(6, 17))
+    for system, dtype in EXPERTS:
         groups = list(moe_groups(root, system, dtype))
         yield Line(name=f"MoE {system} {dtype}, per model", groups=groups, num_points=60, target=(10, 33))
-    for system in ("h100", "h200", "b200"):
+    yield from untargeted(root)
+
+
+def untargeted(root: Path) -> Iterator[Line]:
+    """What is reported as it is."""
+    for system in SYSTEMS:
         groups = list(module_groups(root, system, module_layout("mla", "mla"), "mla"))
         yield Line(name=f"MLA module {system}", groups=groups, num_points=15, target=None)
-    for name, title in (("dsa", "DSA"), ("dsv4_csa", "V4 C4"), ("dsv4_hca", "V4 C128")):
+    for name, title in MODULES:
         groups = list(module_groups(root, "h200", module_layout(name), name, "sglang"))
         yield Line(name=f"{title} module h200, sglang", groups=groups, num_points=15, target=None)
-    for system in ("h100", "h200", "b200"):
-        for core in CORES:
-            for group in core(root, system):
-                yield Line(name=f"{group.key} {system}", groups=[group], num_points=60, target=None)
-    for system, dtype in (("h200", "bf16"), ("h200", "fp8_block")):
-        groups = list(moe_groups(root, system, dtype, per_model=False))
-        yield Line(name=f"MoE {system} {dtype}, one fit for all models", groups=groups, num_points=60, target=None)
+    for system, core in product(SYSTEMS, CORES):
+        for group in core(root, system):
+            yield Line(name=f"{group.key} {system}", groups=[group], num_points=60, target=None)
+    for dtype in ("bf16", "fp8_block"):
+        groups = list(moe_groups(root, "h200", dtype, per_model=False))
+        yield Line(name=f"MoE h200 {dtype}, one fit for all models", groups=groups, num_points=60, target=None)
 
 
 def report(root: Path, seeds: int) -> bool:

@@ -89,7 +89,7 @@ def chunk_len(needed: int, *, budget_left: int, cap: int = 0, multiple: int = 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRule:
-    """How an engine cuts: tokens per step, per request (0: no cap), block size, and what a cut chunk is a multiple of."""
+    """How an engine cuts: tokens per step, per request (cap 0: none), and what a cut chunk is a multiple of."""
 
     token_budget: int
     block_size: int = 16
@@ -130,12 +130,8 @@ def plan_chunks(prompt_len: int, rule: ChunkRule, *, found_tokens: int = 0, shar
                 f"nothing is ever computed: {shared_tokens} shared tokens leave {max(budget_left, 0)} of a budget of "
                 f"{rule.token_budget}, in multiples of {rule.chunk_multiple}. Raise the budget."
             )
-        chunks.append(
-            Chunk(chunk_index=len(chunks), query_len=length, context_len=place, shared_tokens=shared_tokens)
-        )
+        chunks.append(Chunk(chunk_index=len(chunks), query_len=length, context_len=place, shared_tokens=shared_tokens))
         place += length
-    plan = ChunkPlan(
-        prompt_len=prompt_len, found_tokens=found_tokens, prefix_hit_tokens=hit, chunks=tuple(chunks)
-    )
+    plan = ChunkPlan(prompt_len=prompt_len, found_tokens=found_tokens, prefix_hit_tokens=hit, chunks=tuple(chunks))
     plan.check()
     return plan

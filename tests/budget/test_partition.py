@@ -97,9 +97,8 @@ def hold_the_laws(table: StepTable, budget: RankBudget, *, has_frames: bool) -> 
         for name in ("compute", "kv", "comm", "unmatched"):
             exclusive, busy = window.exclusive_ns[name], window.busy_ns[name]
             assert exclusive is not None
-            if table.windows.lane == "device":
-                assert busy is not None
-                assert exclusive <= busy <= window.window_ns
+            assert busy is not None
+            assert exclusive <= busy <= window.window_ns
     assert [w.step_id for w in budget.windows] == [step.step_id for step in table.counted]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def traces() -> Path:
     folder = Path(os.environ.get("STEPSCOPE_TRACES") or ROOT.parent / "shared" / "traces")
     if not folder.is_dir():

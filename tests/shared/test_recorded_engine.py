@@ -126,6 +126,7 @@ def test_the_budget_of_every_window_adds_up_and_little_is_unmatched(run: Run) ->
         assert rank.budget.coverage.idle_claimable
         for window in (*rank.budget.windows, rank.budget.total):
             window.check()
+            assert all((window.exclusive_ns[name] or 0) <= (busy or 0) for name, busy in window.busy_ns.items())
             unseen = {name for name, ns in window.exclusive_ns.items() if ns is None}
             assert unseen == (set() if rank.store.has_frames else {"supply", "idle"})
         windows = [step.window for step in rank.table.counted if step.window]

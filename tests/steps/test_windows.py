@@ -90,7 +90,7 @@ def test_a_wait_with_its_work_in_the_capture_is_not_truncated() -> None:
     assert windows(table) == [(20 * US, 99 * MS + 20 * US)]
 
 
-def test_a_stale_kernel_of_an_earlier_session_is_in_no_window() -> None:
+def test_a_stale_kernel_of_an_earlier_profile_is_in_no_window() -> None:
     # as fixture 72: it began before the first recorded host event and has no launch here
     events = [scope("ProfilerStep#0", 100, 50), kernel("stale", -4000, 4090), *launched(GEMM, 105, 110, 5, of=1)]
     table = find_steps(to_store(events))

@@ -180,7 +180,7 @@ def _host_partition(store: EventStore, table: StepTable, placements: Placements)
     return Partition(
         span=table.windows.span,
         parts={name: part for name, part in parts.items() if len(part)},
-        busy=_host_busy(store, placements, here, whole),
+        busy=_host_busy(store, placements, here, whole, parts),
     )
 
 
@@ -223,12 +223,15 @@ def _host_causes(
     )
 
 
-def _host_busy(store: EventStore, placements: Placements, here: Mask, whole: Spans) -> dict[str, Spans]:
-    """Work of any thread; waiting for work is only the worker thread's own."""
+def _host_busy(
+    store: EventStore, placements: Placements, here: Mask, whole: Spans, parts: dict[Account, Spans]
+) -> dict[str, Spans]:
+    """Operations of any thread, and whatever the partition gives to a category; waits of the worker thread alone."""
     e = store.events
     busy = {}
     for category in ("supply", *_PRIORITY):
         kinds = here & (e.kind == FRAME) if category == "supply" else (e.kind == OP) | (e.kind == SCOPE)
         own = placements.of_category(category) & kinds
-        busy[category] = intersect(union(e.start_ns[own], e.end_ns[own]), whole)
+        ranges = intersect(union(e.start_ns[own], e.end_ns[own]), whole)
+        busy[category] = merge([ranges, *(part for (name, _), part in parts.items() if name == category)])
     return busy

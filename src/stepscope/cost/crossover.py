@@ -4,8 +4,8 @@ R: ridge (flop per byte), K, N: the weight's sizes, b_x, b_w, b_y: bytes per ele
   2 M K N / F = (b_w K N + M (b_x K + b_y N)) / B   =>   M = R b_w K N / (2 K N - R (b_x K + b_y N)),
   "never" (None) where the denominator is not positive: input and output alone keep the memory busy at any M.
 R b_w / 2 is the approximation that leaves input and output out; it is always too small.
-Experts: the same equality for the sum over experts, Σ_e [M_e > 0] b_w K N + Σ_e M_e (b_x K + b_y N) against 2 K N Σ_e M_e:
-weights are paid per ACTIVE expert, so the answer depends on how M_e is distributed, not on its mean.
+Experts: the same equality summed, Σ_e [M_e > 0] b_w K N + Σ_e M_e (b_x K + b_y N) against 2 K N Σ_e M_e / R: weights
+are paid per ACTIVE expert, so the answer depends on how M_e is distributed, not on its mean.
 Decode: every operator's terms over a grid of batch x context. Source: DESIGN section 5; the second founding note, 2, 7.
 """
 
@@ -107,8 +107,11 @@ class ExpertPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertCrossover:
-    """`crossover_rows`: M_e of one expert; `crossover_tokens`: of the domain, all experts summed, by expectation;
-    `mean_crossover_tokens`: what the mean M_e alone would say."""
+    """Where a layer's experts turn compute-bound.
+
+    `crossover_rows`: M_e of one expert; `crossover_tokens`: of the domain, all experts summed, by expectation;
+    `mean_crossover_tokens`: what the mean M_e alone would say.
+    """
 
     gemm: GemmCrossover
     num_experts: int
@@ -245,7 +248,7 @@ def decode_grid(
         return np.broadcast_to(np.asarray(value, dtype=float).ravel(), (shape[0] * shape[1],)).reshape(shape).copy()
 
     parts = {name: np.zeros(shape) for name in PARTS}
-    terms = {name: np.zeros(shape) for name in TERMS}
+    terms: dict[str, Array] = {name: np.zeros(shape) for name in TERMS}
     for operator, priced, count in zip(operators, cost.operators, cost.counts, strict=True):
         parts[part_of(operator)] += count * grid(priced.terms.lower_s)
         for name in TERMS:

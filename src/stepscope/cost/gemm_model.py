@@ -68,8 +68,8 @@ class GemmWork:
     @classmethod
     def from_shape(cls, m: Any, n: Any, k: Any, **bytes_per_element: Any) -> GemmWork:
         """Anything that numpy makes floats of."""
-        floats = (np.asarray(value, dtype=float) for value in (m, n, k))
-        return cls(**dict(zip(("m", "n", "k"), floats, strict=True)), **bytes_per_element)
+        rows, columns, depth = (np.asarray(value, dtype=float) for value in (m, n, k))
+        return cls(m=rows, n=columns, k=depth, **bytes_per_element)
 
     def part(self, rows: Array) -> GemmWork:
         """Some of the shapes."""
@@ -89,7 +89,9 @@ def gemm_seconds(coefficients: Array, work: GemmWork, device: Device) -> Array:
     m, k = np.maximum(work.m, 1), work.k
     shape = np.broadcast(m, work.n, k).shape
     if m.size <= FEW and len(shape) <= 1:
-        column = [np.array(values, dtype=float).reshape(-1, *(1 for _ in shape)) for values in zip(*VARIANTS, strict=True)]
+        column = [
+            np.array(values, dtype=float).reshape(-1, *(1 for _ in shape)) for values in zip(*VARIANTS, strict=True)
+        ]
         best = np.min(_variant(coefficients, work, device, column), axis=0)
     else:
         best = np.full(shape, np.inf)

@@ -56,28 +56,34 @@ class Hardware:
     is_borrowed: bool = False
     notes: str = ""
 
-    def flop_per_s(self, dtype: str, basis: Basis = "advertised") -> float:
-        """Peak (or achieved) rate of a compute dtype.
+    @property
+    def basis(self) -> Basis:
+        """What bounds rest on: advertised figures; achieved ones in a file that a probe wrote."""
+        return "achieved" if self.has("achieved") and not self.has("advertised") else "advertised"
+
+    def flop_per_s(self, dtype: str, basis: Basis | None = None) -> float:
+        """Rate of a compute dtype; of this device's `basis` where none is named.
 
         Raises:
             BadInput: this device has no figure for the dtype.
         """
-        figure = self.compute.get((basis, compute_dtype(dtype)))
+        chosen = basis or self.basis
+        figure = self.compute.get((chosen, compute_dtype(dtype)))
         if figure is None:
-            known = sorted(name for kind, name in self.compute if kind == basis)
+            known = sorted(name for kind, name in self.compute if kind == chosen)
             raise BadInput(
-                f"{self.name} has no {basis} flop_per_s for dtype '{dtype}'. Known: {', '.join(known) or 'none'}. "
-                "Choose one of these, or measure it with `stepscope probe` and pass the file as --hardware."
+                f"{self.name} has no {chosen} flop_per_s for dtype '{dtype}'. Known: {', '.join(known) or 'none'}. "
+                "Choose one of these (--weights, --experts, --activations), or measure it with `stepscope probe`."
             )
         return figure.value
 
-    def bytes_per_s(self, basis: Basis = "advertised") -> float:
+    def bytes_per_s(self, basis: Basis | None = None) -> float:
         """Device memory's rate.
 
         Raises:
             BadInput: no figure of this basis.
         """
-        return self._rate(MEMORY, basis)
+        return self._rate(MEMORY, basis or self.basis)
 
     def link_bytes_per_s(self, group_size: int) -> float:
         """One direction of the links that a group of this size uses; beyond one node the scale-out network.

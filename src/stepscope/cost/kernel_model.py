@@ -70,7 +70,9 @@ class KernelModel:
     def covers(self, **features: Any) -> bool:
         """Whether every feature lies inside what was fitted."""
         return all(
-            bool(np.all(np.asarray(value) >= self.ranges[name][0]) and np.all(np.asarray(value) <= self.ranges[name][1]))
+            bool(
+                np.all(np.asarray(value) >= self.ranges[name][0]) and np.all(np.asarray(value) <= self.ranges[name][1])
+            )
             for name, value in features.items()
             if name in self.ranges
         )
@@ -171,6 +173,7 @@ def to_toml(models: Mapping[str, KernelModel], header: str) -> str:
             f"{key} = {value:.6g}" for key, value in zip(FORMS[model.form], model.coefficients, strict=False)
         )
         band = model.band
+        held_out = f"level = {band.level}, num_points = {band.num_points}"
         ranges = ", ".join(f"{key} = [{low:.6g}, {high:.6g}]" for key, (low, high) in model.ranges.items())
         lines += [
             "",
@@ -178,8 +181,7 @@ def to_toml(models: Mapping[str, KernelModel], header: str) -> str:
             f'source = "{model.source}"',
             f'date = "{model.date}"',
             f"coefficients = {{ {values} }}",
-            f"band = {{ low = {band.low:.4f}, high = {band.high:.4f}, level = {band.level}, "
-            f"num_points = {band.num_points} }}",
+            f"band = {{ low = {band.low:.4f}, high = {band.high:.4f}, {held_out} }}",
             f"ranges = {{ {ranges} }}",
         ]
     return "\n".join(lines) + "\n"

@@ -95,7 +95,7 @@ def fit_positive(predict: Callable[[Array], Array], y: Array, guess: Guess, roun
     log_y = np.log(y)
 
     def residual(theta: Array) -> Array:
-        return np.asarray(np.log(predict(np.exp(theta))) - log_y)
+        return np.asarray(np.log(predict(np.exp(theta))) - log_y, dtype=float)
 
     theta, damping = np.log(np.asarray(guess.start)), 1e-2
     error = residual(theta)
@@ -116,7 +116,7 @@ def fit_positive(predict: Callable[[Array], Array], y: Array, guess: Guess, roun
             damping = min(damping * 4, 1e9)
         if before - cost <= 1e-7 * before:
             break
-    return np.exp(theta)
+    return np.asarray(np.exp(theta))
 
 
 def _cost(error: Array) -> float:

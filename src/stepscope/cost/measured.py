@@ -134,7 +134,7 @@ class Grid:
         log_seconds = np.log(self.seconds)
         for corner in product((0, 1), repeat=len(places)):
             weight = np.ones(shape)
-            index = []
+            index: list[Array] = []
             for (low, fraction), side in zip(places, corner, strict=True):
                 weight = weight * (fraction if side else 1 - fraction)
                 index.append(np.minimum(low + side, log_seconds.shape[len(index)] - 1))
@@ -220,11 +220,11 @@ def _grid(rows: Mapping[str, Array], chosen: Array, layout: Layout) -> Grid:
     chosen, latency = chosen[latency > 0], latency[latency > 0]
     values, places = zip(*(np.unique(rows[name][chosen], return_inverse=True) for name in layout.axes), strict=True)
     shape = tuple(len(v) for v in values)
-    flat = np.ravel_multi_index(places, shape)
+    flat: Array = np.asarray(np.ravel_multi_index(places, shape))
     order = np.lexsort((latency, flat))
     flat, latency = flat[order], latency[order]
-    first = np.flatnonzero(np.r_[True, flat[1:] != flat[:-1]])
-    last = np.r_[first[1:], len(flat)] - 1
+    first: Array = np.flatnonzero(np.concatenate(([True], flat[1:] != flat[:-1])))
+    last = np.concatenate((first[1:], [len(flat)])) - 1
     seconds = np.full(int(np.prod(shape)), np.nan)
     seconds[flat[first]] = (latency[(first + last) // 2] + latency[(first + last + 1) // 2]) / 2 * 1e-3
     return Grid(values=tuple(np.asarray(v, dtype=float) for v in values), seconds=seconds.reshape(shape))

@@ -94,9 +94,7 @@ def expert_work(operator: Operator, layer: Sequence[Operator], ep: int) -> Price
         "hidden_size": first.k,
         "intermediate_size": last.k,
     }
-    return Priceable(
-        models=(f"experts.{dtype}", "experts.bf16"), work=work, features=features, share=share
-    )
+    return Priceable(models=(f"experts.{dtype}", "experts.bf16"), work=work, features=features, share=share)
 
 
 def core_work(operator: Operator) -> Priceable:

@@ -8,10 +8,11 @@ flop_per_s is that of the best m (GEMM), bytes_per_s counts a copy's read and wr
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, Protocol
@@ -39,13 +40,20 @@ class ProbePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """One kernel at one size: seconds of the repeats, and the work of one."""
+class Task:
+    """One kernel at one size, and the work of one run."""
 
     kernel: Kernel
     label: str
     flop: int
     moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A task and the seconds of its repeats."""
+
+    task: Task
     repeats: tuple[float, ...]
 
     @property
@@ -111,8 +119,7 @@ class TorchBackend:
     name = "torch"
 
     def __init__(self, dtype: str, device: str) -> None:
-        import torch  # noqa: PLC0415  # optional, and slow to load
-
+        torch = importlib.import_module("torch")  # optional, and slow to load
         if dtype not in DTYPES:
             raise BadInput(f"the probe cannot measure dtype '{dtype}'. Known: {', '.join(DTYPES)}.")
         self._torch = torch
@@ -163,42 +170,51 @@ def choose_backend(dtype: str, device: str = "auto", library: str = "auto") -> B
 
 def run_probe(plan: ProbePlan, backend: Backend) -> tuple[Measurement, ...]:
     """Every kernel of the plan, one after another."""
-    size, found = backend.element_bytes, []
+    calls = [*_gemms(plan, backend), _copy(plan, backend), _attention(backend), _grouped_gemm(plan, backend)]
+    return tuple(_measure(task, call, plan, backend) for task, call in calls)
+
+
+_Call = tuple[Task, Callable[[], object]]
+
+
+def _gemms(plan: ProbePlan, backend: Backend) -> Iterator[_Call]:
     weight = backend.zeros(plan.k, plan.n)
     for m in plan.m:
-        call = backend.gemm(backend.zeros(m, plan.k), weight)
-        moved = size * (m * plan.k + plan.k * plan.n + m * plan.n)
-        found.append(_measure("gemm", f"m={m}", 2 * m * plan.k * plan.n, moved, call, plan, backend))
-    length = plan.copy_bytes // size
-    call = backend.copy(backend.zeros(length), backend.zeros(length))
-    found.append(_measure("copy", f"{plan.copy_bytes} bytes", 0, 2 * plan.copy_bytes, call, plan, backend))
+        moved = backend.element_bytes * (m * plan.k + plan.k * plan.n + m * plan.n)
+        task = Task(kernel="gemm", label=f"m={m}", flop=2 * m * plan.k * plan.n, moved_bytes=moved)
+        yield task, backend.gemm(backend.zeros(m, plan.k), weight)
+
+
+def _copy(plan: ProbePlan, backend: Backend) -> _Call:
+    length = plan.copy_bytes // backend.element_bytes
+    task = Task(kernel="copy", label=f"{plan.copy_bytes} bytes", flop=0, moved_bytes=2 * plan.copy_bytes)
+    return task, backend.copy(backend.zeros(length), backend.zeros(length))
+
+
+def _attention(backend: Backend) -> _Call:
     heads, history, dim = 32, 4096, 128
     q, k, v = (backend.zeros(heads, tokens, dim) for tokens in (1, history, history))
-    work = (4 * heads * history * dim, size * 2 * heads * history * dim)
+    moved = backend.element_bytes * 2 * heads * history * dim
     label = f"1 query, {history} rows, {heads} heads x {dim}"
-    found.append(_measure("attention", label, *work, backend.attention(q, k, v), plan, backend))
-    experts = [backend.zeros(plan.k, max(plan.n // 4, 1)) for _ in range(plan.num_experts)]
-    tokens = backend.zeros(4, plan.k)
-    calls = [backend.gemm(tokens, expert) for expert in experts]
-    columns = max(plan.n // 4, 1)
-    work = (2 * 4 * plan.k * columns * len(experts), size * len(experts) * (plan.k * columns + 4 * plan.k + 4 * columns))
-
-    def grouped() -> object:
-        return [one() for one in calls]
-
-    found.append(_measure("grouped_gemm", f"{len(experts)} experts x 4 rows", *work, grouped, plan, backend))
-    return tuple(found)
+    task = Task(kernel="attention", label=label, flop=4 * heads * history * dim, moved_bytes=moved)
+    return task, backend.attention(q, k, v)
 
 
-def _measure(  # noqa: PLR0913  # the two amounts and the call belong together; a record for one use would hide them
-    kernel: Kernel,
-    label: str,
-    flop: int,
-    moved_bytes: int,
-    call: Callable[[], object],
-    plan: ProbePlan,
-    backend: Backend,
-) -> Measurement:
+def _grouped_gemm(plan: ProbePlan, backend: Backend) -> _Call:
+    rows, columns, experts = 4, max(plan.n // 4, 1), plan.num_experts
+    tokens = backend.zeros(rows, plan.k)
+    calls = [backend.gemm(tokens, backend.zeros(plan.k, columns)) for _ in range(experts)]
+    moved = backend.element_bytes * experts * (plan.k * columns + rows * (plan.k + columns))
+    task = Task(
+        kernel="grouped_gemm",
+        label=f"{experts} experts x {rows} rows, n={columns}",
+        flop=2 * rows * plan.k * columns * experts,
+        moved_bytes=moved,
+    )
+    return task, lambda: [call() for call in calls]
+
+
+def _measure(task: Task, call: Callable[[], object], plan: ProbePlan, backend: Backend) -> Measurement:
     for _ in range(3):
         call()
     backend.wait()
@@ -209,7 +225,7 @@ def _measure(  # noqa: PLR0913  # the two amounts and the call belong together; 
         call()
         backend.wait()
         repeats.append(max(time.perf_counter() - start, 1e-9))
-    return Measurement(kernel=kernel, label=label, flop=flop, moved_bytes=moved_bytes, repeats=tuple(repeats))
+    return Measurement(task=task, repeats=tuple(repeats))
 
 
 def to_hardware_toml(measured: Sequence[Measurement], plan: ProbePlan, backend: Backend, name: str) -> str:
@@ -218,35 +234,35 @@ def to_hardware_toml(measured: Sequence[Measurement], plan: ProbePlan, backend: 
     Raises:
         BadInput: no GEMM or no copy was measured.
     """
-    gemms = [m for m in measured if m.kernel == "gemm"]
-    copies = [m for m in measured if m.kernel == "copy"]
+    gemms = [m for m in measured if m.task.kernel == "gemm"]
+    copies = [m for m in measured if m.task.kernel == "copy"]
     if not gemms or not copies:
         raise BadInput("a hardware file needs at least one GEMM and one copy measured.")
-    best = max(gemms, key=lambda m: m.flop / m.seconds)
+    best = max(gemms, key=lambda m: m.task.flop / m.seconds)
     today = date.today().isoformat()  # noqa: DTZ011  # a date in a file for people, not a result
     source = f"stepscope probe, {backend.name} on {backend.device}, {platform.machine()}"
     lines = [
         f"# {name}: measured by `stepscope probe`; low and high are the 5th and 95th percentile of the repeats.",
         *(
-            f"# {m.kernel} {m.label}: {m.seconds * 1e6:.1f} us, {m.flop / m.seconds:.4g} flop_per_s, "
-            f"{m.moved_bytes / m.seconds:.4g} bytes_per_s, {len(m.repeats)} repeats"
+            f"# {m.task.kernel} {m.task.label}: {m.seconds * 1e6:.1f} us, {m.task.flop / m.seconds:.4g} flop_per_s, "
+            f"{m.task.moved_bytes / m.seconds:.4g} bytes_per_s, {len(m.repeats)} repeats"
             for m in measured
         ),
         f'title = "{name}, as measured"',
         'maker = "measured"',
         "",
         "[achieved]",
-        "memory = " + _entry("bytes_per_s", copies[0].rate(copies[0].moved_bytes), f"{source}: copy", today),
+        "memory = " + _entry("bytes_per_s", copies[0].rate(copies[0].task.moved_bytes), f"{source}: copy", today),
         "",
         "[achieved.compute]",
         f"{backend.dtype} = "
-        + _entry("flop_per_s", best.rate(best.flop), f"{source}: GEMM {best.label} k={plan.k} n={plan.n}", today),
+        + _entry(
+            "flop_per_s", best.rate(best.task.flop), f"{source}: GEMM {best.task.label} k={plan.k} n={plan.n}", today
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def _entry(unit: str, rate: tuple[float, float, float], source: str, day: str) -> str:
     value, low, high = rate
-    return (
-        f'{{ {unit} = {value:.4g}, low = {low:.4g}, high = {high:.4g}, source = "{source}", date = "{day}" }}'
-    )
+    return f'{{ {unit} = {value:.4g}, low = {low:.4g}, high = {high:.4g}, source = "{source}", date = "{day}" }}'

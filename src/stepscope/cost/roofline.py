@@ -56,7 +56,7 @@ def _plain(value: Any) -> Seconds:
     return float(array) if array.ndim == 0 else array
 
 
-def roofline(operator: Operator, hardware: Hardware, basis: Basis = "advertised") -> Terms:
+def roofline(operator: Operator, hardware: Hardware, basis: Basis | None = None) -> Terms:
     """The terms of an operator.
 
     Raises:
@@ -74,7 +74,7 @@ def roofline(operator: Operator, hardware: Hardware, basis: Basis = "advertised"
     )
 
 
-def bound_flop_per_s(hardware: Hardware, dtype: str, basis: Basis = "advertised") -> float:
+def bound_flop_per_s(hardware: Hardware, dtype: str, basis: Basis | None = None) -> float:
     """The rate that bounds work in a dtype.
 
     fp32 takes bf16's where a device's sheet gives no fp32 rate: the bound stays a bound, only a looser one.
@@ -82,7 +82,7 @@ def bound_flop_per_s(hardware: Hardware, dtype: str, basis: Basis = "advertised"
     Raises:
         BadInput: the device has no rate for the dtype.
     """
-    if compute_dtype(dtype) == "fp32" and (basis, "fp32") not in hardware.compute:
+    if compute_dtype(dtype) == "fp32" and (basis or hardware.basis, "fp32") not in hardware.compute:
         return hardware.flop_per_s("bf16", basis)
     return hardware.flop_per_s(dtype, basis)
 

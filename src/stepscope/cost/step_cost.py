@@ -146,12 +146,12 @@ def price_step(
         unique={},
     )
     costs = tuple(pricer.price(operator) for operator in operators)
-    lacking = () if cost == "bound" else tuple(
-        dict.fromkeys(op.name for op, found in zip(operators, costs, strict=True) if found.time_s is None)
+    lacking = (
+        ()
+        if cost == "bound"
+        else tuple(dict.fromkeys(op.name for op, found in zip(operators, costs, strict=True) if found.time_s is None))
     )
-    return StepCost(
-        hardware=device.name, operators=costs, counts=tuple(op.count for op in operators), unpriced=lacking
-    )
+    return StepCost(hardware=device.name, operators=costs, counts=tuple(op.count for op in operators), unpriced=lacking)
 
 
 def _grouped(operators: Sequence[Operator]) -> dict[str, list[Operator]]:
@@ -261,7 +261,7 @@ class _Pricer:
         return self.unique[key][1], self.unique[key][2]
 
     def _device(self, dtype: str) -> Device:
-        has_rate = ("advertised", dtype) in self.hardware.compute or dtype in ("fp8_block", "mxfp4", "int4")
+        has_rate = (self.hardware.basis, dtype) in self.hardware.compute or dtype in ("fp8_block", "mxfp4", "int4")
         return Device(
             flop_per_s=self.hardware.flop_per_s(dtype if has_rate else "bf16"),
             bytes_per_s=self.hardware.bytes_per_s(),

@@ -47,7 +47,8 @@ ROLES: tuple[tuple[str, str], ...] = (
 _ROWS = re.compile(r"(^|\.)(o_proj|o_b_proj|out_proj|dense|down_proj|wo|w2|fc2)$")
 _KV = re.compile(r"(^|\.)(k_proj|v_proj)$")
 _REPLICATED = re.compile(r"_a_proj|kv_a_|(^|\.)kv_proj$|shared_expert_gate$")
-_BY_RULE = re.compile(r"conv1d|position_bias|_hc$|norm")  # the core's own rule counts these
+_BY_RULE = re.compile(r"conv1d|position_bias|_hc$|norm|_bias$")  # counted with the core or the matrix they belong to
+_KEPT = re.compile(r"weights_proj|in_proj_(ba|b|a)$|shared_expert_gate$|compressor.*(kv|gate)_proj$")  # unquantised
 _EXPERT = re.compile(r"experts\.(\d+)\.")
 
 
@@ -70,12 +71,8 @@ def trace_model(model: str) -> Architecture:
             known = next(layer for layer in ruled.layers if layer.layer_type == ruled.schedule[index])
             layer = replace(known, weights=weights)
         else:
-            layer = Layer(
-                layer_type="",
-                attention=_attention(keys, index),
-                feed_forward=_feed_forward(keys, weights),
-                weights=weights,
-            )
+            attention, feed_forward = _attention(keys, index), _feed_forward(keys, weights)
+            layer = Layer(layer_type="", attention=attention, feed_forward=feed_forward, weights=weights)
         if layer not in types:
             types[layer] = layer.layer_type or _type_name(layer, len(types))
             unplaced += [f"{types[layer]}: {path}" for path in left]
@@ -175,7 +172,7 @@ def _weight(path: str, name: str, module: Any, shape: tuple[int, ...], keys: Con
         groups=groups,
         experts=experts,
         split=_split(path, role, groups, experts=bool(experts)),
-        storage=_storage(role, label),
+        storage=_storage(path, role),
         bias=bias,
     )
 
@@ -193,19 +190,19 @@ def _split(path: str, role: str, groups: int, *, experts: bool) -> Split:
     is_rows = _ROWS.search(path) is not None
     if experts:
         return "expert_rows" if is_rows else "expert_columns"
-    if role in ("router", "indexer", "compressor") or _REPLICATED.search(path):
-        return "replicated"
     if groups > 1:
         return "groups"
+    if role in ("router", "indexer", "compressor") or _REPLICATED.search(path):
+        return "replicated"
     if _KV.search(path):
         return "kv_columns"
     return "rows" if is_rows else "columns"
 
 
-def _storage(role: str, label: str) -> Storage:
+def _storage(path: str, role: str) -> Storage:
     if role == "moe_routed":
         return "expert"
-    return "kept" if role in ("router", "compressor") or label.endswith("weights_proj") else "projection"
+    return "kept" if role == "router" or _KEPT.search(path) else "projection"
 
 
 def _with_gates_joined(found: dict[str, Weight]) -> Iterator[Weight]:
@@ -238,11 +235,10 @@ def _attention(keys: ConfigKeys, index: int) -> Attention:
             v_head_dim=keys.number("v_head_dim"),
         )
     kinds = keys.words("layer_types")
-    if kinds is not None and kinds[index] not in ("full_attention", "sliding_attention"):
-        raise BadInput(
-            f"{keys.source}: no rule for the core of a '{kinds[index]}' layer. Add one in models/families.py."
-        )
-    slides = kinds[index] == "sliding_attention" if kinds is not None else keys.flag("use_sliding_window", default=True)
+    kind = kinds[index] if kinds is not None else None
+    if kind not in (None, "full_attention", "sliding_attention"):
+        raise BadInput(f"{keys.source}: no rule for the core of a '{kind}' layer. Add one in models/families.py.")
+    slides = kind == "sliding_attention" if kind is not None else keys.flag("use_sliding_window", default=True)
     return GroupedQueryAttention(
         num_heads=heads,
         num_kv_heads=keys.optional_number("num_kv_heads", "num_key_value_heads") or heads,
@@ -255,9 +251,7 @@ def _feed_forward(keys: ConfigKeys, weights: tuple[Weight, ...]) -> FeedForward:
     by_name = {weight.name: weight for weight in weights}
     down = by_name.get("experts_w2")
     if down is None:
-        dense = by_name.get("down_proj") or next(
-            (w for w in weights if w.role == "dense_mlp" and w.split == "rows"), None
-        )
+        dense = next((w for w in weights if w.role == "dense_mlp" and w.split == "rows"), None)
         if dense is None:
             raise BadInput(f"{keys.source}: no feed-forward matrix was recognised in {sorted(by_name)}.")
         return DenseFeedForward(intermediate_size=dense.k)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from stepscope.store.health import HealthCode, HealthRow
 
+_NOTHING = "Nothing to do."
+
 SIDE_CODES: dict[str, HealthCode] = {
     "log_line_unparsed": HealthCode(
         severity="loss",
@@ -17,7 +19,7 @@ SIDE_CODES: dict[str, HealthCode] = {
         remedy="Report the line and the engine's version.",
     ),
     "log_key_unknown": HealthCode(
-        severity="info", meaning="a key of a log line that is not known: kept as printed", remedy="Nothing to do."
+        severity="info", meaning="a key of a log line that is not known: kept as printed", remedy=_NOTHING
     ),
     "log_time_missing": HealthCode(
         severity="doubt",
@@ -25,13 +27,13 @@ SIDE_CODES: dict[str, HealthCode] = {
         remedy="Keep the engine's own log format.",
     ),
     "text_not_utf8": HealthCode(
-        severity="doubt", meaning="a line held bytes that are not UTF-8; they were replaced", remedy="Nothing to do."
+        severity="doubt", meaning="a line held bytes that are not UTF-8; they were replaced", remedy=_NOTHING
     ),
     "metric_line_unparsed": HealthCode(
         severity="loss", meaning="a line of a metrics snapshot could not be read", remedy="Save /metrics unchanged."
     ),
     "metric_duplicate": HealthCode(
-        severity="doubt", meaning="one series stands twice in a snapshot; the last value is used", remedy="Nothing to do."
+        severity="doubt", meaning="one series stands twice in a snapshot; the last value is used", remedy=_NOTHING
     ),
     "snapshot_unreadable": HealthCode(
         severity="loss", meaning="a file of a metrics folder holds no metric", remedy="Save /metrics unchanged."
@@ -55,10 +57,10 @@ SIDE_CODES: dict[str, HealthCode] = {
         remedy="Run the benchmark again.",
     ),
     "non_finite_value": HealthCode(
-        severity="doubt", meaning="NaN or infinity where a number was expected, read as missing", remedy="Nothing to do."
+        severity="doubt", meaning="NaN or infinity where a number was expected, read as missing", remedy=_NOTHING
     ),
     "step_record_lost": HealthCode(
-        severity="loss", meaning="a record of a step log is broken; reading went on at the next", remedy="Nothing to do."
+        severity="loss", meaning="a record of a step log is broken; reading went on at the next", remedy=_NOTHING
     ),
     "step_record_dropped": HealthCode(
         severity="loss",
@@ -69,7 +71,7 @@ SIDE_CODES: dict[str, HealthCode] = {
         severity="info", meaning="a record of a step log of a kind that is not known", remedy="Update Stepscope."
     ),
     "step_log_unfinished": HealthCode(
-        severity="info", meaning="a step log ends inside a record: the writer was stopped", remedy="Nothing to do."
+        severity="info", meaning="a step log ends inside a record: the writer was stopped", remedy=_NOTHING
     ),
     "expert_record_unparsed": HealthCode(
         severity="loss", meaning="a record of an expert counts file has no usable counts", remedy="Report the file."

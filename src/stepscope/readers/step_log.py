@@ -303,7 +303,7 @@ def _take(kind: object, record: dict[str, Any], stream: _Parts, losses: LossLog)
         stream.next_seq = max(stream.next_seq, next_seq if isinstance(next_seq, int) else 0)
     elif kind in _TYPES:
         try:
-            made = msgspec.convert(_named(record), _TYPES[str(kind)], strict=True)
+            made: Any = msgspec.convert(_named(record), _TYPES[str(kind)], strict=True)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             losses.add("step_record_lost", str(error))
             return

@@ -1,26 +1,19 @@
-"""The step log: engine steps -> length-framed JSON lines, and the process that writes them to rotated files.
+"""The step log's format: records of engine steps <-> length-framed JSON lines. log_writer writes the files.
 
 A frame is `LLLLLLLL CCCCCCCC {json}\\n`: the length of the JSON in bytes and its CRC-32, both as 8 hex digits. JSON is
 ASCII without line breaks, so a reader that meets damage goes on behind the next line break. Every record but header,
 drops and close has `seq`, its number in its stream, counted where records are offered: what is missing is a gap.
 A stream is one process of the engine (its scheduler, or one worker); its files are `{role}-{stream_id}-{index}.steplog`,
 each starting with a header. Law: number offered = written + dropped + removed by rotation.
-Run as a script it is the writer: frames come in on stdin, the first one being the stream's header.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
-import select
-import sys
-import time
 import zlib
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,9 +49,6 @@ HEADER_FIELDS = {
     "max_num_seqs": "most rows of a step",
     "block_size": "tokens of a KV block",
     "num_blocks": "KV blocks of the engine",
-    "num_experts": "routed experts of a layer",
-    "top_k": "experts of a token",
-    "expert_layers": "layer indices of the rows of `rows_per_expert`",
     "time_ns": "wall clock when the file was opened",
     "monotonic_ns": "monotonic clock at the same time",
 }
@@ -120,8 +110,12 @@ EXPERTS_FIELDS = {
     "seq": "number in the stream",
     "kind": "`experts`",
     "step_id": "as in forward",
-    "num_tokens": "tokens of the step on this rank",
-    "rows_per_expert": "one list per expert layer: token copies per logical expert",
+    "is_stamped": "as in forward",
+    "num_tokens": "tokens of the step that this rank's routers saw, padding left out",
+    "top_k": "experts of a token",
+    "num_experts": "logical routed experts of a layer",
+    "layers": "layer indices, in the order of the counts",
+    "rows_per_expert": "token copies per layer and expert: base64 of little-endian int32, layers x experts",
 }
 REQUEST_FIELDS = {
     "seq": "number in the stream",
@@ -171,7 +165,7 @@ def sanitise_id(request_id: str) -> str:
     """A request id as markers and logs carry it: itself where it is plain, else `h` and a hash of it.
 
     >>> sanitise_id("cmpl-1-0"), sanitise_id('a"b')
-    ('cmpl-1-0', 'h6bfe21df77b28bfb')
+    ('cmpl-1-0', 'h0b492ef07b646b2b')
     """
     return request_id if _PLAIN_ID.fullmatch(request_id) else hash_id(request_id)
 
@@ -183,7 +177,11 @@ def hash_id(text: str) -> str:
 
 def encode(record: Mapping[str, Any]) -> bytes:
     """One frame. `seq`, where there is one, must come first in the record."""
-    body = json.dumps(record, separators=(",", ":")).encode("ascii")
+    return frame(json.dumps(record, separators=(",", ":")).encode("ascii"))
+
+
+def frame(body: bytes) -> bytes:
+    """The frame round a record's JSON."""
     return b"%08x %08x %s\n" % (len(body), zlib.crc32(body), body)
 
 

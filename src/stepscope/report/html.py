@@ -131,7 +131,7 @@ def _payload(document: Document, charts: list[Chart], t: Translator) -> str:
             "categories": [[name, t(CATEGORY_MEANING[name]), CATEGORY_COLOURS[name]] for name in CATEGORIES],
             "category_grade": CATEGORY_GRADE,
             "phase_colours": PHASE_COLOURS,
-            "grades": {name: t(meaning) for name, meaning in GRADES.items()},
+            "grades": {name: [t(name), t(meaning)] for name, meaning in GRADES.items()},
         }
     )
 

@@ -104,7 +104,7 @@ class _Loader:
             for opcode, argument, _ in pickletools.genops(data):
                 if opcode.name in _REFUSED_OPCODES:
                     self.refuse(f"its pickle has the opcode {opcode.name}")
-                if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument) > len(data):
+                if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
                     self.refuse("its pickle numbers more values than it holds")
         except BadInput:
             raise
@@ -177,7 +177,7 @@ class _Unpickler(pickle.Unpickler):
             return _empty_dict
         if (module, name) == ("torch", "Size"):
             return tuple
-        self.loader.refuse(f"it names {module}.{name}, which counts do not need")
+        return self.loader.refuse(f"it names {module}.{name}, which counts do not need")
 
 
 def _empty_dict(*pairs: object) -> dict[Any, Any]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 NAME = "kineto"
 _YEAR_NS = 366 * 24 * 3600 * 10**9
-_FIRST = re.compile(rb"^(?:\xef\xbb\xbf)?\s*[\[{]")
+# an object, or an array of objects (an INI file starts with a bracket too)
+_FIRST = re.compile(rb"^(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[{\],\"]|\Z))")
 
 
 def sniff(head: bytes) -> bool:

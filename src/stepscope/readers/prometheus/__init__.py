@@ -1,1 +1,1 @@
-"""Prometheus text over time -> snapshots, and what can be said from them: deltas, rates, percentiles with their error."""
+"""Prometheus text over time -> snapshots, and what they say: deltas, rates, percentiles with their error."""

@@ -60,9 +60,7 @@ FIGURES: dict[str, Figure] = {
         ("vllm:num_requests_waiting", _VLLM),
         ("sglang:num_queue_reqs", _SGLANG),
     ),
-    "num_swapped": _figure(
-        "gauge", "requests", "requests swapped to the host", ("vllm:num_requests_swapped", _V0)
-    ),
+    "num_swapped": _figure("gauge", "requests", "requests swapped to the host", ("vllm:num_requests_swapped", _V0)),
     "kv_usage_fraction": _figure(
         "gauge",
         "fraction",
@@ -177,9 +175,7 @@ FIGURES: dict[str, Figure] = {
     "prefill_s": _figure(
         "histogram", _S, "first scheduled, to first token", ("vllm:request_prefill_time_seconds", _VLLM)
     ),
-    "decode_s": _figure(
-        "histogram", _S, "first token, to last token", ("vllm:request_decode_time_seconds", _VLLM)
-    ),
+    "decode_s": _figure("histogram", _S, "first token, to last token", ("vllm:request_decode_time_seconds", _VLLM)),
     "inference_s": _figure(
         "histogram", _S, "first scheduled, to last token", ("vllm:request_inference_time_seconds", _VLLM)
     ),

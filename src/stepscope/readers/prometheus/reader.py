@@ -89,7 +89,7 @@ def _find_files(path: Path) -> list[tuple[Path, str | None]]:
 
 
 def _is_wanted(file: Path) -> bool:
-    return file.is_file() and file.suffix in _ENDINGS or (file.is_file() and _EPOCH.search(file.suffix) is not None)
+    return file.is_file() and (file.suffix in _ENDINGS or _EPOCH.search(file.suffix) is not None)
 
 
 def _read_file(file: Path, pod: str | None, losses: LossLog) -> list[tuple[Snapshot, Samples]]:

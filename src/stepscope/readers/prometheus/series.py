@@ -7,6 +7,7 @@ fractions do not: they are averaged, by capacity where that is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def counter_deltas(snapshots: Sequence[Snapshot], name: str) -> dict[Labels, Del
         starts_late = bool(snapshots) and key not in snapshots[0].values
         points = [0.0, *points] if starts_late else points
         total, resets = 0.0, 0
-        for before, after in zip(points, points[1:], strict=False):
+        for before, after in pairwise(points):
             total += after - before if after >= before else after
             resets += after < before
         found[key[1]] = Delta(value=total, num_resets=resets)

@@ -13,6 +13,7 @@ Value: TypeAlias = "float | int | bool | str | tuple[float, ...] | None"
 
 _PAIR = re.compile(r"^(?P<key>[^:=]{1,60}?)\s*(?::\s+|=|:$)(?P<value>.*)$")
 _COUNTED = re.compile(r"^(?P<value>-?[\d.]+) (?P<key>[A-Za-z].{0,40})$")
+_NAMED_COUNT = re.compile(r"^(?P<key>[A-Za-z][A-Za-z ]{0,40}) (?P<value>\d+)$")
 _NUMBER = re.compile(
     r"^(?P<number>[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?)"
     r"\s*(?P<unit>%|[A-Za-z][\w/ ]*)?(?:\s*\((?P<flag>\w+)\))?$"
@@ -66,7 +67,7 @@ def _key_and_value(item: str) -> tuple[str, str]:
     pair = _PAIR.match(item)
     if pair:
         return pair["key"].strip(), pair["value"].strip()
-    counted = _COUNTED.match(item)
+    counted = _COUNTED.match(item) or _NAMED_COUNT.match(item)
     if counted:
         return counted["key"].strip(), counted["value"]
     return item, ""

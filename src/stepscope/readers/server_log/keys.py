@@ -105,6 +105,11 @@ KEYS: dict[str, tuple[str, float]] = {
     "est. write bw (gb/s per gpu)": ("write_bytes_per_s", 1e9),
     "fwd occupancy": ("forward_fraction", _PERCENT),
     "fwd+idle occupancy": ("forward_idle_fraction", _PERCENT),
+    # LMCache, at admission
+    "total tokens": ("prompt_len", 1),
+    "lmcache hit tokens": ("num_tier_hit_tokens", 1),
+    "inference engine computed tokens": ("num_local_hit_tokens", 1),
+    "need to load": ("num_loaded_tokens", 1),
     # SGLang, a request's stages (durations carry their unit)
     "input len": ("prompt_len", 1),
     "input_len": ("prompt_len", 1),

@@ -50,7 +50,14 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("sglang_decode", re.compile(r"Decode batch(?: \[(?P<step>\d+)\])?[.,] ")),
     ("sglang_experts", re.compile(r"\[Expert Balancedness\] ")),
     ("sglang_request", re.compile(r"Req ?Time ?Stats\((?P<inside>[^)]*)\): ")),
-    ("arguments", re.compile(r"non-default args: (?=\{)|server_args=(?=ServerArgs\()|Chunked prefill is enabled with ")),
+    ("lmcache_lookup", re.compile(r"(?:LMCache INFO: )?Reqid: (?P<request>[^,]+), (?=Total tokens \d)")),
+    (
+        "arguments",
+        re.compile(
+            r"non-default args: (?=\{)|server_args=(?=ServerArgs\()|"
+            r"Chunked prefill is enabled with "
+        ),
+    ),
     ("kv_size", re.compile(r"\w+ KV cache size: (?=[\d,]+ tokens)")),
     ("vllm_other", re.compile(_ENGINE)),
 )
@@ -205,6 +212,8 @@ def _record(head: _Head, line_number: int, clock: _Clock, losses: LossLog) -> Lo
     if not values:
         losses.add("log_line_unparsed", f"line {line_number}: {head.rest}")
     losses.add("log_key_unknown", ", ".join(unknown), count=len(unknown))
+    if named.get("request"):
+        values["request_id"] = named["request"]
     step = named.get("step") or values.get("forward_id")
     prefix = head.prefix.groupdict() if head.prefix else {}
     return LogRecord(

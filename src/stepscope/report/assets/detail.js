@@ -1,5 +1,8 @@
 // One opened step: its facts, families, largest kernels and named parts.
-const gradeTag = (view, name) => make("span", { class: "grade", title: view.grades[name] || "" }, name);
+const gradeTag = (view, name) => {
+  const [word, meaning] = view.grades[name] || [name, ""];
+  return make("span", { class: "grade", title: meaning }, word);
+};
 
 const swatchOf = (view, category) => {
   const found = view.categories.find(([name]) => name === category);

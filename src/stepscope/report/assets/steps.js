@@ -118,7 +118,7 @@ const makeStepTable = (view) => {
     const get = state.sort === null ? null : columns[state.sort][1];
     const order = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : (a < b) !== state.down ? -1 : 1);
     if (get) state.rows.sort((a, b) => order(get(a), get(b)));
-    state.longest = Math.max(1, ...new Set(state.rows.map((s) => s.window_ns || 0)));
+    state.longest = state.rows.reduce((longest, s) => Math.max(longest, s.window_ns || 0), 1);
     layOut();
   };
   return { table, box, columns, state, toggle, fill, choose };

@@ -4,7 +4,7 @@ The document is that of `examples/vllm-cpu-tp2` (two ranks), its steps repeated 
 paint is the browser's `first-contentful-paint`; ready: the step table is there and can be used. Both count from the
 start of the navigation, medians of the runs. Needs playwright and chromium.
 
-    python benchmarks/html.py [--steps 1000,5000] [--runs N]
+    python benchmarks/html_report.py [--steps 1000,5000] [--runs N]
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the stretched documents stand with the tests
 
-from stepscope.report.charts import make_charts
-from stepscope.report.html import render_html
 from tests.browser.browsing import visiting
 from tests.report.documents import stretched
+
+from stepscope.report.charts import make_charts
+from stepscope.report.html import render_html
 
 _TIMES = """() => ({
   paint: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? NaN,

@@ -1,0 +1,1 @@
+"""Results of load generators -> requests as the client saw them."""
