@@ -113,10 +113,27 @@ def test_step_opens_its_families_and_kernels(capture: Path, tmp_path: Path) -> N
 def test_point_of_a_chart_leads_to_its_step(tmp_path: Path) -> None:
     with visiting(_write(_document(EXAMPLES / "glm52-prefill"), tmp_path)) as visit:
         visit.show_charts()
-        visit.page.locator("#chart-time-tokens .mark-symbol.role-mark path").first.click()
+        visit.page.locator("#chart-time-tokens .mark-symbol.role-mark path").last.click()  # on top of the others
         visit.page.wait_for_selector("tr.detail")
-        assert visit.read("location.hash").startswith("#step-0-")
+        assert visit.read("location.hash") == "#step-1-5"
         assert visit.read("document.activeElement.closest('tr').id") == visit.read("location.hash.slice(1)")
+
+
+def test_bars_are_shown_as_shares_when_asked(tmp_path: Path) -> None:
+    with visiting(_write(_document(EXAMPLES / "glm52-prefill"), tmp_path)) as visit:
+        visit.show_charts()
+        visit.page.click("[data-share=budget-steps]")
+        visit.page.wait_for_selector("#chart-budget-steps text:text('100%')")
+        marks = visit.page.locator("#chart-budget-steps .mark-rect.role-mark path").count()
+        assert marks == visit.show_charts()["budget-steps"]
+
+
+def test_charts_follow_the_width_of_the_window(tmp_path: Path) -> None:
+    with visiting(_write(_document(EXAMPLES / "glm52-prefill"), tmp_path)) as visit:
+        visit.show_charts()
+        visit.page.set_viewport_size({"width": 700, "height": 900})
+        visit.page.wait_for_function("document.querySelector('#chart-timeline svg').clientWidth < 700")
+        assert visit.complaints == []
 
 
 def test_keyboard_reaches_and_opens_the_steps(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Kernel models: hand-worked times, monotone and bounded as their terms are, coefficients found again from 60 points."""
+"""Kernel models: hand-worked times, monotone and bounded as their terms are, and found again from 60 points."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from stepscope.cost.hardware import Hardware, hardware_names, load_hardware
 from stepscope.cost.kernel_model import FORMS, load_coefficients, parse_coefficients, to_toml
 from stepscope.errors import BadInput
 
+Array = np.ndarray[Any, np.dtype[Any]]
 DEVICE = Device(flop_per_s=100e12, bytes_per_s=1e12, num_cores=100)
 SUMMING = np.array([1e-6, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0])  # p = 1, no overheads: launch + compute + memory
 H200 = np.array([2.6e-6, 0.85, 0.84, 4.4, 150.0, 2.3e-6, 35.0])
@@ -67,7 +70,9 @@ def test_gemm_time_grows_with_k_and_n(m: int, n: int, k: int) -> None:
 def test_gemm_time_grows_with_whole_tiles_of_m(blocks: int, n: int, k: int) -> None:
     c = H200.copy()
     c[6] = 1e-9  # what a half-empty memory gains from more blocks is not monotone, in tables as here
-    at = [float(gemm_seconds(c, GemmWork.from_shape(m, 128 * n, 128 * k), DEVICE)) for m in (128 * blocks, 256 * blocks)]
+    at = [
+        float(gemm_seconds(c, GemmWork.from_shape(m, 128 * n, 128 * k), DEVICE)) for m in (128 * blocks, 256 * blocks)
+    ]
     assert at[0] <= at[1] * (1 + 1e-9)
 
 
@@ -93,7 +98,7 @@ def test_gemm_coefficients_come_back_from_sixty_points() -> None:
     assert np.quantile(error, 0.9) < 0.06
 
 
-def expert_work(tokens: np.ndarray, ep: np.ndarray) -> ExpertWork:  # type: ignore[type-arg]
+def expert_work(tokens: Array, ep: Array) -> ExpertWork:
     experts, rows = 256 / ep, tokens * 8 / ep
     return ExpertWork(
         hidden_size=np.full_like(tokens, 4096),
@@ -170,16 +175,12 @@ def test_transfer_is_latency_and_a_rate() -> None:
 
 def test_a23_step_time_is_affine_in_the_batch_and_not_a_weight_floor() -> None:
     batch, tpot = np.array([64.0, 96, 128, 256]), np.array([31.4, 36.6, 41.3, 58.3])
-    c = fit_linear_affine(batch, tpot)
+    c = fit_transfer(batch, tpot)  # any time that is affine in one amount
     assert c == pytest.approx([23.1, 0.138], rel=0.02)
     assert np.max(np.abs((c[0] + c[1] * batch) / tpot - 1)) < 0.02
     unique = 128 * (1 - (1 - 4 / 128) ** batch)
     assert unique.round(1).tolist() == [111.2, 121.9, 125.8, 128.0]
     assert (unique[3] / unique[0] - 1) < 0.16  # weights grow 15 %, TPOT 86 %: the slope is another term
-
-
-def fit_linear_affine(x: np.ndarray, y: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    return fit_transfer(x, y)
 
 
 @pytest.mark.parametrize("name", ["a100", "h100", "h200", "b200", "b300"])

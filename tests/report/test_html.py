@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -225,3 +226,17 @@ def test_missing_template_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(BadInput, match=r"stepscope\[html\]"):
         render_html(example("glm52-prefill"))
+
+
+def test_script_asks_only_for_texts_that_are_translated() -> None:
+    folder = files("stepscope.report") / "assets"
+    script = "".join(path.read_text(encoding="utf-8") for path in folder.iterdir() if path.name.endswith(".js"))
+    asked = set(re.findall(r'(?:\bt|view\.text)\("([^"]+)"\)', script))
+    assert asked <= set(SCRIPT_TEXTS)
+    assert [text for text in SCRIPT_TEXTS if f'"{text}"' not in script] == []
+
+
+def test_assets_are_short_enough_to_read() -> None:
+    for folder in ("assets", "templates"):
+        for path in (files("stepscope.report") / folder).iterdir():
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= 350

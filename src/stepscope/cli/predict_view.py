@@ -32,7 +32,9 @@ def write_view(
     elif format_ is TableFormat.md:
         write_result("\n".join(section.to_markdown() for section in to_sections(document)), output)
     elif format_ is TableFormat.text:
-        write_result(print_sections(to_sections(document), _WIDTH), output)
+        sections = to_sections(document)
+        widths = [section.grid.width for section in sections if section.grid is not None]
+        write_result(print_sections(sections, max([_WIDTH, *widths])), output)
     else:
         raise BadInput(f"--format {format_.value} is not for this command. Choose text, md, csv or json.")
 

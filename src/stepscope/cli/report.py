@@ -26,7 +26,9 @@ from stepscope.cli.options import (
     write_result,
 )
 from stepscope.errors import BadInput, CheckFailed
+from stepscope.report.charts import write_charts
 from stepscope.report.document import to_document
+from stepscope.report.html import render_html
 from stepscope.report.query import run_query
 from stepscope.report.tables import arrow_tables, budget_rows, step_rows
 from stepscope.report.text import to_check_text, to_markdown, to_table_text, to_text
@@ -36,29 +38,72 @@ from stepscope.store.schema import TABLES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.answers.account import Account
+
 _REASON = ("rank", "code", "withholds", "text", "record_with")
+
+
+class ExplainFormat(StrEnum):
+    """How an explanation is written."""
+
+    text = "text"
+    html = "html"
+    json = "json"
+    csv = "csv"
+    md = "md"
+
+
+ExplainFormatOption = Annotated[
+    ExplainFormat | None,
+    typer.Option("--format", "-f", help="How to write it; without it, as --output ends, else text."),
+]
+Charts = Annotated[Path | None, typer.Option("--charts", help="Write each chart as PNG and SVG into this folder.")]
+Tables = Annotated[Path | None, typer.Option("--tables", help="Write each table as CSV and Parquet into this folder.")]
 
 
 def explain(
     trace: TracePath,
-    format_: ReportFormat = Format.text,
+    format_: ExplainFormatOption = None,
     catalog: CatalogFiles = None,
     output: Output = None,
     lang: Language = "en",
     device: Device = None,
+    charts: Charts = None,
+    tables: Tables = None,
 ) -> None:
     """Say where the time of a recorded run went (csv: budget table)."""
     account = read_account(trace, catalog, device)
-    if format_ is Format.csv:
-        write_result(_csv(budget_rows(account), _columns("budget")), output)
-        return
     document = to_document(account)
     translate = make_translator(lang, document)
-    if format_ is Format.json:
+    if charts is not None:
+        write_charts(document, _folder(charts), translate)
+    if tables is not None:
+        _write_tables(account, _folder(tables))
+    chosen = format_ or _format_of(output)
+    if chosen is ExplainFormat.csv:
+        write_result(_csv(budget_rows(account), _columns("budget")), output)
+    elif chosen is ExplainFormat.json:
         write_result(_json(document), output)
     else:
-        to_view = to_markdown if format_ is Format.md else to_text
-        write_result(to_view(document, translate), output)
+        views = {ExplainFormat.text: to_text, ExplainFormat.md: to_markdown, ExplainFormat.html: render_html}
+        write_result(views[chosen](document, translate), output)
+
+
+def _format_of(output: Path | None) -> ExplainFormat:
+    """By the file's ending; a terminal, or an ending of none, gets text."""
+    ending = output.suffix.lstrip(".").lower() if output is not None else ""
+    return ExplainFormat(ending) if ending in set(ExplainFormat) else ExplainFormat.text
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _write_tables(account: Account, folder: Path) -> None:
+    for name, table in arrow_tables(account).items():
+        write_result(_csv(table.to_pylist(), table.column_names), folder / f"{name}.csv")
+        _write_parquet(table, folder / f"{name}.parquet")
 
 
 def check(

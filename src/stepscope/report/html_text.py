@@ -35,11 +35,8 @@ SCRIPT_TEXTS: tuple[str, ...] = (
     "Marked by",
     "Device busy",
     "Padding",
-    "This browser cannot open the data in this file: it needs DecompressionStream (browsers since 2023).",
     "Open step {step} of {rank}",
     "The first {shown} rows are printed.",
-    "as share of the window",
-    "in ms",
     "sums over durations may exceed the window: overlaps count twice",
     "empty",
 )

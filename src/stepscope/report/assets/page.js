@@ -31,5 +31,5 @@ const start = async () => {
 };
 
 if (typeof DecompressionStream === "undefined") {
-  report("This browser cannot open the data in this file: it needs DecompressionStream (browsers since 2023).");
+  report(document.getElementById("trouble").dataset.old);
 } else start().catch(report);

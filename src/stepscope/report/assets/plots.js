@@ -27,7 +27,9 @@ const drawChart = async (view, chart, onStep) => {
   const button = figure.querySelector("[data-share]");
   const isShare = button?.getAttribute("aria-pressed") === "true";
   await loadBundle();
+  chart.drawn?.finalize();
   const result = await vegaEmbed(place, fit(JSON.parse(chart.spec), place.clientWidth, isShare, view), OPTIONS);
+  Object.assign(chart, { drawn: result, width: place.clientWidth });
   if (!chart.links) return;
   figure.classList.add("links");
   result.view.addEventListener("click", (event, item) => { if (item?.datum?.anchor) onStep(item.datum.anchor); });
@@ -57,5 +59,15 @@ const setUpPlots = (view, onStep) => {
       drawChart(view, chart, onStep).catch(report);
     });
   }
+  let later;
+  addEventListener("resize", () => {
+    clearTimeout(later);
+    later = setTimeout(() => {
+      for (const chart of view.charts) {
+        const place = document.querySelector(`#chart-${chart.id} .plot`);
+        if (chart.drawn && place.clientWidth !== chart.width) drawChart(view, chart, onStep).catch(report);
+      }
+    }, 200);
+  });
   return { drawAll: () => Promise.all([...waiting.keys()].map(draw)) };
 };
