@@ -43,7 +43,7 @@ def measure(steps: int, runs: int, folder: Path) -> str:
     found = []
     for _ in range(runs):
         with visiting(path) as visit:
-            visit.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+            visit.wait_for("performance.getEntriesByName('first-contentful-paint').length")
             found.append(visit.read(_TIMES))
     paint, ready, elements = (median(times[name] for times in found) for name in ("paint", "ready", "elements"))
     size = len(html.encode()) / 1e6

@@ -141,25 +141,51 @@ def _unnamed(dialect: str, match: re.Match[str]) -> Annotation:
 
 
 def _marker(dialect: str, match: re.Match[str]) -> Annotation:
-    rows = []
-    for row in match["rows"].split(","):
-        request_id, query, kv, hit, phase = row.rsplit(":", 4)
-        rows.append(
-            Row(
-                query_len=int(query),
-                context_len=int(kv) - int(query),
-                phase="prefill" if phase == "c" else "decode",
-                request_id=request_id,
-                prefix_hit_tokens=int(hit),
-            )
-        )
-    return Annotation(dialect=dialect, kind="marker", shape=BatchShape.from_rows(tuple(rows)))
+    """`r=` lists rows; `c=` and `g=` sum the prefill and the decode rows that are not listed (big batches)."""
+    rows = tuple(_marker_row(text) for text in match["rows"].split(",")) if match["rows"] else ()
+    listed = BatchShape.from_rows(rows)
+    if match["c"] is None and match["g"] is None:
+        return Annotation(dialect=dialect, kind="marker", shape=listed)
+    sums = [
+        _plus(part, match[letter]) if match[letter] else part
+        for letter, part in (("c", listed.prefill), ("g", listed.decode))
+    ]
+    return Annotation(dialect=dialect, kind="marker", shape=BatchShape.from_sums(*sums))
+
+
+def _marker_row(text: str) -> Row:
+    request_id, query, kv, hit, phase = text.rsplit(":", 4)
+    return Row(
+        query_len=int(query),
+        context_len=int(kv) - int(query),
+        phase="prefill" if phase == "c" else "decode",
+        request_id=request_id,
+        prefix_hit_tokens=int(hit),
+    )
+
+
+def _plus(part: PhaseSums, text: str) -> PhaseSums:
+    num, query, kv, query_sq, query_kv = map(int, text.split(":"))
+    return PhaseSums(
+        num_requests=num + (part.num_requests or 0),
+        query_sum=query + (part.query_sum or 0),
+        kv_sum=kv + (part.kv_sum or 0),
+        query_sq_sum=query_sq + (part.query_sq_sum or 0),
+        query_kv_sum=query_kv + (part.query_kv_sum or 0),
+    )
 
 
 _ROW = r"[^:\s,]+(?::\d+){3}:[cg]"
+_SUMS = r"\d+(?::\d+){4}"
 
 _DIALECTS: tuple[tuple[str, re.Pattern[str], Callable[[str, re.Match[str]], Annotation]], ...] = (
-    ("marker", re.compile(rf"^vllm_step v=1 s=\d+ n=\d+ r=(?P<rows>{_ROW}(?:,{_ROW})*)$"), _marker),
+    (
+        "marker",
+        re.compile(
+            rf"^vllm_step v=1 s=\d+ n=\d+(?: r=(?P<rows>{_ROW}(?:,{_ROW})*))?(?: c=(?P<c>{_SUMS}))?(?: g=(?P<g>{_SUMS}))?$"
+        ),
+        _marker,
+    ),
     (
         "vllm",
         re.compile(

@@ -42,6 +42,14 @@ class Visit:
         """What an expression of the page's world gives."""
         return self.page.evaluate(script)
 
+    def wait_for(self, script: str) -> None:
+        """Ask until it is true; the page's policy lets the driver not poll inside the page."""
+        for _ in range(200):
+            if self.read(script):
+                return
+            self.page.wait_for_timeout(50)
+        pytest.fail(f"never came true: {script}")
+
     def show_charts(self) -> dict[str, int]:
         """Scroll to each chart that has a spec; how many marks each has then."""
         self.read("document.documentElement.style.scrollBehavior = 'auto'")

@@ -132,7 +132,7 @@ def test_charts_follow_the_width_of_the_window(tmp_path: Path) -> None:
     with visiting(_write(_document(EXAMPLES / "glm52-prefill"), tmp_path)) as visit:
         visit.show_charts()
         visit.page.set_viewport_size({"width": 700, "height": 900})
-        visit.page.wait_for_function("document.querySelector('#chart-timeline svg').clientWidth < 700")
+        visit.wait_for("document.querySelector('#chart-timeline svg').clientWidth < 700")
         assert visit.complaints == []
 
 
@@ -228,7 +228,7 @@ def test_print_draws_every_chart_and_every_row(tmp_path: Path) -> None:
     with visiting(_write(document, tmp_path)) as visit:
         visit.read("window.print = () => { window.printed = true; }")
         visit.page.click("#print")
-        visit.page.wait_for_function("window.printed")
+        visit.wait_for("window.printed")
         assert visit.read("document.querySelectorAll('figure.chart:has(.plot)').length") == visit.read(
             "document.querySelectorAll('.plot svg').length"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,16 @@ def test_shipped_coefficients_are_nonnegative_and_say_where_from(name: str) -> N
         assert 0 < model.band.low <= 1 <= model.band.high
         assert "points of" in model.source
         assert parse_coefficients(to_toml({key: model}, "x"), "x", "x").models[key].form == model.form
+
+
+def test_a_borrowed_kernel_keeps_the_time_of_its_overhead() -> None:
+    found = load_coefficients(load_hardware("h20"))
+    assert found is not None
+    model = found.models["gemm.bf16"]
+    fast, slow = Device(flop_per_s=1e15, bytes_per_s=1e12, num_cores=100), replace(DEVICE, flop_per_s=1e14)
+    moved = model.on_another_device(fast, slow)
+    assert moved.coefficients[4] == pytest.approx(model.coefficients[4] / 10)
+    assert moved.coefficients[:4] == model.coefficients[:4]
 
 
 def test_devices_without_measured_kernels_have_none() -> None:

@@ -89,7 +89,7 @@ def test_each_number_says_whether_a_table_or_the_bound_gave_it(tmp_path: Path) -
     cost = price_step(operators, "h200", cost="measured", measured=source)
     by_name = {op.name: (op, found) for op, found in zip(operators, cost.operators, strict=True)}
     op, found = by_name["o_proj"]
-    assert found.source == "measured: h200, vllm"
+    assert found.source == "measured: h200_sxm/gemm/vllm/0.24.0/gemm_perf.parquet"
     assert found.time_s == pytest.approx(1e-12 * 8 * (op.n or 0) * (op.k or 0))
     norm = by_name["attn_norm"][1]
     assert norm.source == "roofline bound"

@@ -29,19 +29,30 @@ def test_every_copy_reaches_one_expert(experts: int, share: float, tokens: int, 
     assert max(rows) <= tokens  # top_k experts of a token are distinct
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.0])
+@pytest.mark.parametrize("skew", [0.0, 0.6, 1.2])
 def test_unique_experts_equal_a_simulation(skew: float) -> None:
+    """Brute force: tokens that include expert e with its probability, whatever the others do."""
     experts, top_k, tokens = 64, 6, 12
     inclusion = Router(skew=skew).inclusion(experts, top_k)
-    formula = float(unique_experts(inclusion, tokens))
     rng = np.random.default_rng(7)
-    counts = []
-    for _ in range(4000):  # brute force: tokens draw top_k distinct experts with these probabilities
-        edges = np.cumsum(inclusion)
-        points = rng.random((tokens, 1)) + np.arange(top_k)
-        picks = np.minimum(np.searchsorted(edges, points, side="right"), experts - 1)
-        counts.append(len(np.unique(picks)))
-    assert abs(np.mean(counts) - formula) < 4 * np.std(counts) / np.sqrt(len(counts))
+    hits = (rng.random((4000, tokens, experts)) < inclusion).any(axis=1).sum(axis=1)
+    assert abs(hits.mean() - float(unique_experts(inclusion, tokens))) < 4 * hits.std() / np.sqrt(len(hits))
+
+
+@pytest.mark.parametrize("skew", [0.0, 1.2])
+def test_draws_have_the_expected_experts_and_shares(skew: float) -> None:
+    experts, top_k, tokens = 64, 6, 20
+    inclusion = Router(skew=skew).inclusion(experts, top_k)
+    order = np.argsort(-inclusion)
+    draws = []
+    for seed in range(400):
+        own = Router(skew=skew, seed=seed).inclusion(experts, top_k)
+        rows = np.asarray(Router(skew=skew, seed=seed).sample(experts, top_k, tokens))
+        draws.append(rows[np.argsort(-own, kind="stable")])
+    active = (np.asarray(draws) > 0).sum(axis=1)
+    assert abs(active.mean() - float(unique_experts(inclusion, tokens))) < 4 * active.std() / 20
+    mean = np.asarray(draws).mean(axis=0)
+    assert np.abs(mean - tokens * inclusion[order]).max() < 0.6  # standard error of a mean of 400 is below 0.12
 
 
 def test_unique_experts_equal_uniform_draws_without_replacement() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,14 @@ def test_prefill_rows_share_a_context_or_have_their_own() -> None:
     ]
 
 
-def test_yaml_reads_or_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_yaml_shape_file_is_read_and_a_broken_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "shape.yaml"
-    path.write_text(EXAMPLE)
-    if find_spec("yaml") is None:
-        with pytest.raises(BadInput, match="needs the package pyyaml"):
-            read_shape_file(path)
-    else:
-        assert len(read_shape_file(path)) == 65
+    path.write_text("rows: [{phase: decode, context_len: 8192, count: 64}]", encoding="utf-8")
+    shape = read_shape(prefill=(), context="0", decode=(), draft_tokens=0, batch=path)
+    assert shape.decode.kv_sum == 64 * 8193
+    path.write_text("rows: [", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"no YAML 1\.2"):
+        read_shape(prefill=(), context="0", decode=(), draft_tokens=0, batch=path)
 
 
 def test_broken_files_are_named(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _time_lines(totals: dict[str, Any], hardware: str) -> list[str]:
         f"{hardware}: bounds {lower:.3f} ms (terms overlap) to {serial:.3f} ms (none does), {totals['bound']} bound"
     ]
     if totals["time_s"] is None:
-        return [*lines, "no prediction: not every operator has a kernel model; bounds are no prediction"]
+        return [*lines, "bounds only: a bound is no prediction"]
     spread = ""
     if totals["low_s"] is not None and totals["high_s"] is not None:
         spread = f" ({1e3 * totals['low_s']:.3f} to {1e3 * totals['high_s']:.3f})"

@@ -6,7 +6,7 @@ R: ridge (flop per byte), K, N: the weight's sizes, b_x, b_w, b_y: bytes per ele
 R b_w / 2 is the approximation that leaves input and output out; it is always too small.
 Experts: the same equality summed, Σ_e [M_e > 0] b_w K N + Σ_e M_e (b_x K + b_y N) against 2 K N Σ_e M_e / R: weights
 are paid per ACTIVE expert, so the answer depends on how M_e is distributed, not on its mean.
-Decode: every operator's terms over a grid of batch x context. Source: DESIGN section 5; the second founding note, 2, 7.
+Decode: every operator's terms over a grid of batch x context. Source: the second founding note, 2, 7; docs/cost.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -62,6 +62,18 @@ class KernelModel:
         if self.form == "core" and isinstance(work, CoreWork):
             return core_seconds(c, work, device)
         raise BadInput(f"a model of form '{self.form}' cannot price {type(work).__name__}.")
+
+    def on_another_device(self, fitted_on: Device, own: Device) -> KernelModel:
+        """The same kernel on a device of the same family: a tile's overhead keeps its time, not its count of k.
+
+        `overhead_k` counts elements of K at the speed of one core; a slower core spends the same time on fewer of them.
+        """
+        if self.form != "gemm":
+            return self
+        slower = (own.flop_per_s / own.num_cores) / (fitted_on.flop_per_s / fitted_on.num_cores)
+        position = gemm_model.NAMES.index("overhead_k")
+        changed = [c * slower if i == position else c for i, c in enumerate(self.coefficients)]
+        return replace(self, coefficients=tuple(changed))
 
     def transfer(self, wire_bytes: Any) -> Array:
         """A collective's time."""

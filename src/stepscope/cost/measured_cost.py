@@ -29,6 +29,7 @@ from stepscope.errors import BadInput
 from stepscope.operators.operator import AttentionWork, ExpertLoad, Operator, Transfer
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Found = tuple[Array, str]
 _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -56,13 +57,8 @@ class MeasuredCost:
         find_table(found.root, system, GEMM, framework)  # refuses a system that was not measured
         return found
 
-    @property
-    def name(self) -> str:
-        """For a report."""
-        return f"measured: {self.system}, {self.framework}"
-
-    def seconds(self, operator: Operator, grouped: Sequence[Operator], ep: int) -> Array | None:
-        """Seconds, NaN outside the tables; None for an operator that no table holds."""
+    def seconds(self, operator: Operator, grouped: Sequence[Operator], ep: int) -> Found | None:
+        """Seconds, NaN outside the table, and the table's name; None for an operator that no table holds."""
         if isinstance(operator.work, Transfer):
             return self._transfer(operator.work)
         if operator.kind == "grouped_gemm":
@@ -71,7 +67,7 @@ class MeasuredCost:
             dtype = operator.dtypes.weight or operator.dtypes.compute
             # vLLM's block-scaled table times eager launches of 40 us and more: see docs/cost.md
             table = self._table(GEMM, "sglang" if dtype == "fp8_block" else None)
-            return None if table is None else table.seconds((dtype,), operator.shape.m, operator.n, operator.k)
+            return _ask(table, (dtype,), operator.shape.m, operator.n, operator.k)
         if operator.kind == "attention" and isinstance(operator.work, AttentionWork):
             return self._attention(operator, operator.work)
         return None
@@ -82,7 +78,7 @@ class MeasuredCost:
         except BadInput:
             return None  # this system has no such table: the caller shows the bound and says so
 
-    def _experts(self, operator: Operator, grouped: Sequence[Operator], ep: int) -> Array | None:
+    def _experts(self, operator: Operator, grouped: Sequence[Operator], ep: int) -> Found | None:
         table, load = self._table(MOE), operator.work
         first, last = grouped[0].shape, grouped[-1].shape
         if table is None or not isinstance(load, ExpertLoad) or first is None or last is None:
@@ -95,10 +91,10 @@ class MeasuredCost:
             sizes = (hidden, inter // tp, num_experts, ep_size, kind, distribution)
             if sizes == (first.k, last.k, experts, ep, dtype, "balanced"):
                 tokens = np.asarray(load.copies, dtype=float) * ep / top_k
-                return table.seconds(key, tokens) * share
+                return table.seconds(key, tokens) * share, table.source
         return None
 
-    def _attention(self, operator: Operator, work: AttentionWork) -> Array | None:
+    def _attention(self, operator: Operator, work: AttentionWork) -> Found | None:
         if work.qk_head_dim != work.v_head_dim or work.num_kv_heads > work.num_heads:
             return None
         cache = "bf16" if operator.dtypes.kv in (None, "bf16") else "fp8"
@@ -109,12 +105,14 @@ class MeasuredCost:
             table, length = self._table(PREFILL_ATTENTION), np.asarray(work.queries) / rows
             if np.any(np.asarray(work.kv_rows) > np.asarray(work.queries)):
                 return None  # the prefill table has no context
-        if table is None:
-            return None
-        return table.seconds((cache, work.num_heads, work.num_kv_heads, work.qk_head_dim, 0), rows, length)
+        return _ask(table, (cache, work.num_heads, work.num_kv_heads, work.qk_head_dim, 0), rows, length)
 
-    def _transfer(self, work: Transfer) -> Array | None:
+    def _transfer(self, work: Transfer) -> Found | None:
         table = self._table(NCCL, "nccl")
-        if table is None or work.collective not in _COLLECTIVES:
+        if work.collective not in _COLLECTIVES:
             return None
-        return table.seconds((_COLLECTIVES[work.collective], work.group_size, "fp16"), work.payload_bytes)
+        return _ask(table, (_COLLECTIVES[work.collective], work.group_size, "fp16"), work.payload_bytes)
+
+
+def _ask(table: MeasuredTable | None, key: tuple[Any, ...], *points: Any) -> Found | None:
+    return None if table is None else (table.seconds(key, *points), table.source)

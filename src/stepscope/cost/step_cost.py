@@ -140,6 +140,7 @@ def price_step(
         hardware=device,
         fits=load_coefficients(device) if cost == "model" else None,
         measured=(measured or MeasuredCost.from_package(device.name)) if cost == "measured" else None,
+        lender=load_hardware(device.coefficients) if device.is_borrowed and device.coefficients else None,
         ep=1 if plan is None else plan.ep,
         layers=_grouped(operators),
         seen={},
@@ -169,6 +170,7 @@ class _Pricer:
     hardware: Hardware
     fits: CoefficientSet | None
     measured: MeasuredCost | None
+    lender: Hardware | None  # whose coefficients are borrowed
     ep: int
     layers: dict[str, list[Operator]]
     seen: dict[tuple[Any, ...], Array]
@@ -201,18 +203,19 @@ class _Pricer:
     def _from_table(self, operator: Operator, terms: Terms) -> OperatorCost:
         assert self.measured is not None
         found = self.measured.seconds(operator, self.layers.get(operator.layer_type, []), self.ep)
-        if found is None or np.all(np.isnan(found)):
+        if found is None or np.all(np.isnan(found[0])):
             return OperatorCost(
                 terms=terms, time_s=terms.lower_s, low_s=None, high_s=None, grade=None, source="roofline bound"
             )
-        outside = np.isnan(found)
+        seconds, table = found
+        outside = np.isnan(seconds)
         return OperatorCost(
             terms=terms,
-            time_s=_plain(np.where(outside, terms.lower_s, found)),
+            time_s=_plain(np.where(outside, terms.lower_s, seconds)),
             low_s=None,
             high_s=None,
             grade=None if np.any(outside) else "modelled",
-            source=f"{self.measured.name}{', roofline bound outside' if np.any(outside) else ''}",
+            source=f"measured: {table}{', roofline bound outside' if np.any(outside) else ''}",
         )
 
     def _seconds(self, model: KernelModel, task: Priceable, operator: Operator) -> Array:
@@ -243,9 +246,11 @@ class _Pricer:
             y_bytes=work.y_bytes,
             has_quantisation=work.has_quantisation and has_fit,
         )
+        device = self._device(dtype)
         key = (id(model), id(m), float(work.n), float(work.k), work.x_bytes, work.w_bytes, work.y_bytes)
         if key not in self.seen:
-            self.seen[key] = model.seconds(plain, self._device(dtype))
+            here = model if self.lender is None else model.on_another_device(_device_of(self.lender, dtype), device)
+            self.seen[key] = here.seconds(plain, device)
         return np.asarray(self.seen[key][inverse] if work.m.ndim else self.seen[key])
 
     def _unique(self, m: Array) -> tuple[Array, Array]:
@@ -261,12 +266,17 @@ class _Pricer:
         return self.unique[key][1], self.unique[key][2]
 
     def _device(self, dtype: str) -> Device:
-        has_rate = (self.hardware.basis, dtype) in self.hardware.compute or dtype in ("fp8_block", "mxfp4", "int4")
-        return Device(
-            flop_per_s=self.hardware.flop_per_s(dtype if has_rate else "bf16"),
-            bytes_per_s=self.hardware.bytes_per_s(),
-            num_cores=self.hardware.num_cores or DEFAULT_CORES,
-        )
+        return _device_of(self.hardware, dtype)
+
+
+def _device_of(hardware: Hardware, dtype: str) -> Device:
+    """Its rates for a dtype; bf16's where the sheet has none, as for fp32."""
+    has_rate = (hardware.basis, dtype) in hardware.compute or dtype in ("fp8_block", "mxfp4", "int4")
+    return Device(
+        flop_per_s=hardware.flop_per_s(dtype if has_rate else "bf16"),
+        bytes_per_s=hardware.bytes_per_s(),
+        num_cores=hardware.num_cores or DEFAULT_CORES,
+    )
 
 
 def _task(operator: Operator, layers: dict[str, list[Operator]], ep: int) -> Priceable:

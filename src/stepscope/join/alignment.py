@@ -111,9 +111,7 @@ def _check_clock(
     allowed = side.resolution_ns + _SLACK_NS
     if side.clock == "log" and max(abs(r) for r in residuals) > allowed:
         return None
-    return Alignment(
-        shift=shift, num_overlapping=overlap, num_equal=equal, offset_ns=offset, residuals_ns=residuals
-    )
+    return Alignment(shift=shift, num_overlapping=overlap, num_equal=equal, offset_ns=offset, residuals_ns=residuals)
 
 
 def _median(values: Sequence[int]) -> int:
@@ -126,5 +124,7 @@ def say_residual(residuals_ns: Sequence[int]) -> Message:
         return say("no clock to check it")
     sizes = [abs(r) for r in residuals_ns]
     return say(
-        "residual {median} in the median, {largest} at most", median=show_ns(_median(sizes)), largest=show_ns(max(sizes))
+        "residual {median} in the median, {largest} at most",
+        median=show_ns(_median(sizes)),
+        largest=show_ns(max(sizes)),
     )

@@ -136,12 +136,9 @@ def _find_numbers(store: EventStore, table: StepTable) -> tuple[dict[int, int], 
 def observe_stream(stream: Stream) -> Side:
     """The steps of a scheduler's step log."""
     steps = tuple(
-        Observation(number=step.step_id, start_ns=step.time_ns, facts=shape_facts(step.shape))
-        for step in stream.steps
+        Observation(number=step.step_id, start_ns=step.time_ns, facts=shape_facts(step.shape)) for step in stream.steps
     )
-    return Side(
-        source="step log", steps=steps, number_kind="step id", clock="epoch", dp_rank=stream.number("dp_rank")
-    )
+    return Side(source="step log", steps=steps, number_kind="step id", clock="epoch", dp_rank=stream.number("dp_rank"))
 
 
 _LOG_FACTS = ("num_prefill_requests", "num_prefill_tokens", "num_decode_requests", "num_decode_tokens")
@@ -163,7 +160,7 @@ def observe_log(records: Sequence[LogRecord]) -> tuple[Side, ...]:
     return tuple(sides)
 
 
-def _log_side(  # noqa: PLR0913  # one record's fields
+def _log_side(
     source: str,
     steps: tuple[Observation, ...],
     records: Sequence[LogRecord],

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestChunk:
-    """One prefill row, and what else its step held. `recomputed_tokens`: of its query, what had been computed before."""
+    """One prefill row, and what else its step held. `recomputed_tokens`: of its query, what had been computed "
+    "before."""
 
     step_id: int
     chunk_index: int

@@ -80,9 +80,7 @@ def join_steps(ranks: Sequence[TraceSteps], sides: Sequence[Side]) -> StepJoin:
             found, how = _join(trace, side)
             links += found
             sources.append(how)
-    return StepJoin(
-        links=tuple(links), disagreements=tuple(_disagreements(ranks, links)), sources=tuple(sources)
-    )
+    return StepJoin(links=tuple(links), disagreements=tuple(_disagreements(ranks, links)), sources=tuple(sources))
 
 
 def _sides_of(trace: TraceSteps, sides: Sequence[Side]) -> list[Side]:
@@ -119,7 +117,7 @@ def _join(trace: TraceSteps, side: Side) -> tuple[list[Link], SourceJoin]:
     return links, _how(trace, side, "clock", links, placed, text)
 
 
-def _how(  # noqa: PLR0913  # one record's fields
+def _how(
     trace: TraceSteps,
     side: Side,
     method: Method | None,

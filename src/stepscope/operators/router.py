@@ -16,6 +16,8 @@ import numpy as np
 from stepscope.errors import BadInput
 from stepscope.operators.operator import Amount, Array
 
+ORDERS = 1024  # orders of the experts that a draw uses: one for each token, up to here
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
@@ -51,16 +53,21 @@ class Router:
     def sample(self, num_experts: int, top_k: int, num_tokens: int) -> tuple[int, ...]:
         """One M_e as this router might give it (the measured one, where its sum is right).
 
-        Each token draws top_k distinct experts by systematic sampling, which keeps every π_e exact. Σ_e M_e = M k.
+        Each token draws top_k distinct experts by systematic sampling over a random order of them, which keeps every
+        π_e exact and ties no experts together. Σ_e M_e = M k.
         """
         if self.rows_per_expert is not None and sum(self.rows_per_expert) == num_tokens * top_k:
             return self.rows_per_expert
-        edges = np.cumsum(self.inclusion(num_experts, top_k))
-        edges[-1] = top_k
-        rng = np.random.default_rng(self.seed)
+        rng, groups = np.random.default_rng(self.seed), max(1, min(num_tokens, ORDERS))
+        orders = rng.permuted(np.tile(np.arange(num_experts), (groups, 1)), axis=1)
+        edges = np.cumsum(self.inclusion(num_experts, top_k)[orders], axis=1)
+        edges[:, -1] = top_k
+        group = np.arange(num_tokens) % groups
         points = rng.random((num_tokens, 1)) + np.arange(top_k)
-        counts = np.bincount(np.searchsorted(edges, points.ravel(), side="right"), minlength=num_experts)
-        return tuple(int(count) for count in counts)
+        shift = top_k + 1  # keeps the groups apart in one sorted line
+        places = np.searchsorted((edges + shift * np.arange(groups)[:, None]).ravel(), points + shift * group[:, None])
+        experts = orders.ravel()[np.minimum(places, (group[:, None] + 1) * num_experts - 1)]
+        return tuple(int(count) for count in np.bincount(experts.ravel(), minlength=num_experts))
 
 
 def _capped_shares(weights: Array, top_k: int) -> Array:

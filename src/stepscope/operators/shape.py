@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from stepscope.batch import BatchShape, Row
 from stepscope.errors import BadInput
@@ -125,6 +127,8 @@ def _parse(path: Path) -> Any:
     if path.suffix.lower() == ".json":
         return json.loads(text)
     try:
-        return msgspec.yaml.decode(text)
-    except ImportError as error:
-        raise BadInput(f"{path}: reading YAML needs the package pyyaml. Install it, or write JSON.") from error
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        raise BadInput(
+            f"{path}: is no YAML 1.2 ({str(error).splitlines()[0]}). Expected, for example: {EXAMPLE}"
+        ) from error

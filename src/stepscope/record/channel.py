@@ -25,6 +25,8 @@ from . import log_writer, step_log
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .settings import Settings
+
 _LOG = logging.getLogger("vllm.plugins.stepscope")
 _PIPE_BYTES = 1 << 20
 _RESTART_S = 1.0
@@ -62,6 +64,19 @@ class Channel:
         Finalize(self, self.close, exitpriority=10)
         with self._lock:
             self._restart()
+
+    @classmethod
+    def from_settings(cls, settings: Settings, header: Mapping[str, Any]) -> Channel | None:
+        """The channel that the settings ask for, or None."""
+        if settings.folder is None:
+            return None
+        return cls(
+            settings.folder,
+            header,
+            max_bytes=settings.file_bytes,
+            max_files=settings.num_files,
+            queue_bytes=settings.queue_bytes,
+        )
 
     @property
     def writer_pid(self) -> int | None:

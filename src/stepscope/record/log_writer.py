@@ -1,9 +1,9 @@
 """The writer of a step log: frames on a pipe -> rotated files. A process of its own, started by `channel`.
 
-It outlives the engine's crash (what was in the pipe is still written), and the engine outlives its. It uses the standard
-library only and starts without site packages. Files are appended to with plain write(2), no buffer of its own, so what
-it has written stays when it is killed. A failed write is undone, counted and told in the log once there is room again;
-`.reserve` beside the log keeps a page of a full disk free for that.
+It outlives the engine's crash (what was in the pipe is still written), and the engine outlives its. It uses the
+standard library only and starts without site packages. Files are appended to with plain write(2), no buffer of its own,
+so what it has written stays when it is killed. A failed write is undone, counted and told in the log once there is room
+again; `.reserve` beside the log keeps a page of a full disk free for that.
 """
 
 from __future__ import annotations

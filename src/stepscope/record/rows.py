@@ -48,6 +48,11 @@ class Step:
     finished: list[str] = field(default_factory=list)
 
 
+def rows_of(step: Step) -> dict[str, Any]:
+    """The fields of a step record that hold its rows."""
+    return {"rows": step.rows} if step.decodes is None else {"rows": step.rows, "decodes": step.decodes}
+
+
 class RowTracker:
     """Turns one scheduler's outputs, in order, into steps."""
 
@@ -66,10 +71,7 @@ class RowTracker:
         """The next output of the scheduler."""
         counts: dict[str, int] = output.num_scheduled_tokens
         step = Step(output.total_num_scheduled_tokens, len(counts))
-        for request_id in output.finished_req_ids:
-            step.finished.append(self.public_id(request_id))
-            self._requests.pop(request_id, None)
-            self._prefilling.discard(request_id)
+        self._forget(output.finished_req_ids, step)
         cached = output.scheduled_cached_reqs
         computed: dict[str, int] = {}
         outputs: dict[str, int] = {}
@@ -101,6 +103,12 @@ class RowTracker:
             new = sum(data.num_computed_tokens for data in output.scheduled_new_reqs)
             step.decodes = _sum_decodes(step, counts, cached, new)
         return step
+
+    def _forget(self, finished: Iterable[str], step: Step) -> None:
+        for request_id in finished:
+            step.finished.append(self.public_id(request_id))
+            self._requests.pop(request_id, None)
+            self._prefilling.discard(request_id)
 
     def _admit(self, request_id: str, prompt_len: int, known_len: int, hit: int) -> None:
         before = self._requests.get(request_id)  # the V2 runner gets a resumed request as a new one

@@ -1,9 +1,9 @@
-"""The step log's format: records of engine steps <-> length-framed JSON lines. log_writer writes the files.
+r"""The step log's format: records of engine steps <-> length-framed JSON lines. log_writer writes the files.
 
-A frame is `LLLLLLLL CCCCCCCC {json}\\n`: the length of the JSON in bytes and its CRC-32, both as 8 hex digits. JSON is
+A frame is `LLLLLLLL CCCCCCCC {json}\n`: the length of the JSON in bytes and its CRC-32, both as 8 hex digits. JSON is
 ASCII without line breaks, so a reader that meets damage goes on behind the next line break. Every record but header,
 drops and close has `seq`, its number in its stream, counted where records are offered: what is missing is a gap.
-A stream is one process of the engine (its scheduler, or one worker); its files are `{role}-{stream_id}-{index}.steplog`,
+A stream is one process of the engine (its scheduler or one worker); its files are `{role}-{stream_id}-{index}.steplog`,
 each starting with a header. Law: number offered = written + dropped + removed by rotation.
 """
 
@@ -131,7 +131,7 @@ REQUEST_FIELDS = {
 }
 DROPS_FIELDS = {
     "kind": "`drops`",
-    "reason": "`queue_full` (the engine did not wait), `write_failed` (disk), `writer_restarted` (the writer was killed)",
+    "reason": "`queue_full` (the engine did not wait), `write_failed` (disk), `writer_restarted` (it was killed)",
     "first_seq": "first record that is not in the log",
     "last_seq": "last one; all between are missing too",
     "num_dropped": "last_seq - first_seq + 1",
@@ -187,7 +187,9 @@ def frame(body: bytes) -> bytes:
 
 def is_step_log(head: bytes) -> bool:
     """Whether a file that starts with these bytes (64 will do) is a step log."""
-    return bool(_PREFIX.match(head)) and head[_PREFIX_BYTES:].startswith(b'{"kind":"header","format":"' + FORMAT.encode())
+    return bool(_PREFIX.match(head)) and head[_PREFIX_BYTES:].startswith(
+        b'{"kind":"header","format":"' + FORMAT.encode()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

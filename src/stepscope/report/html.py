@@ -123,7 +123,11 @@ def _payload(document: Document, charts: list[Chart], t: Translator) -> str:
     return to_json(
         {
             "document": document,
-            "charts": [{"id": c.id, "spec": json.dumps(c.spec, ensure_ascii=False), "links": c.links} for c in charts if c.spec],
+            "charts": [
+                {"id": chart.id, "spec": json.dumps(chart.spec, ensure_ascii=False), "links": chart.links}
+                for chart in charts
+                if chart.spec
+            ],
             "texts": {text: t(text) for text in SCRIPT_TEXTS},
             "translated": {text: t(text) for text in _said(document) if t(text) != text},
             "nulls": nulls,

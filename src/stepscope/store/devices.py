@@ -46,4 +46,5 @@ def only_device(store: EventStore, device: str | None = None) -> EventStore:
     drop: Mask = ((store.events.kind <= LAST_DEVICE_KIND) | (store.events.kind == DEVICE_SCOPE)) & other[
         store.events.track_id
     ]
-    return replace(store, events=store.events.take(~drop))
+    counters = store.counters.of_events(~drop, len(drop)) if store.counters is not None else None
+    return replace(store, events=store.events.take(~drop), counters=counters)

@@ -18,6 +18,7 @@ from stepscope.store.schema import FRAME, LAST_DEVICE_KIND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stepscope.store.counters import Counters
     from stepscope.store.health import HealthRow
 
 Int32: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
@@ -106,7 +107,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStore:
-    """One process's events with their names, tracks, origin, counts and health."""
+    """One process's events with their names, tracks, origin, counts and health; `counters` where any were recorded."""
 
     origin: Origin
     events: Events
@@ -114,6 +115,7 @@ class EventStore:
     tracks: tuple[Track, ...]
     counts: EventCounts
     health: tuple[HealthRow, ...]
+    counters: Counters | None = None
 
     @property
     def rank(self) -> int | None:
@@ -144,6 +146,8 @@ class EventStore:
             raise InvariantBroken("an event has a negative duration")
         if len(e) and (int(e.name_id.max()) >= len(self.names) or int(e.track_id.max()) >= len(self.tracks)):
             raise InvariantBroken("an event refers to a name or track that is not there")
+        if self.counters is not None:
+            self.counters.check(len(e))
 
 
 def order_events(events: Events, names: Sequence[str], tracks: Sequence[Track]) -> EventStoreParts:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stepscope.errors import BadInput, UnreadableTrace
+from stepscope.store.counter_table import counters_from_table, counters_to_table, describe_counters
 from stepscope.store.events import EventCounts, Events, EventStore, Origin, Track
 from stepscope.store.health import HealthRow
 
@@ -91,6 +92,8 @@ def _write_store(store: EventStore, folder: Path) -> dict[str, Any]:
         events, folder / "events.parquet", compression="zstd", use_dictionary=["name_id", "kind", "track_id"]
     )
     pq.write_table(pa.table({"name": pa.array(store.names, pa.string())}), folder / "names.parquet", compression="zstd")
+    if store.counters is not None:
+        pq.write_table(counters_to_table(store.counters), folder / "counters.parquet", compression="zstd")
     origin = store.origin
     return {
         "folder": folder.name,
@@ -109,6 +112,7 @@ def _write_store(store: EventStore, folder: Path) -> dict[str, Any]:
         },
         "tracks": [[t.process, t.thread, t.is_device, t.device, t.label] for t in store.tracks],
         "health": [[row.code, row.count, row.detail] for row in store.health],
+        "counters": describe_counters(store.counters) if store.counters is not None else None,
     }
 
 
@@ -119,6 +123,10 @@ def _content_hash(stores: Sequence[EventStore]) -> str:
         digest.update("\0".join(store.names).encode("utf-8", "surrogatepass"))
         for name in _COLUMNS:
             digest.update(getattr(store.events, name).tobytes())
+        if store.counters is not None:
+            digest.update(json.dumps(describe_counters(store.counters)).encode())
+            for column in counters_to_table(store.counters).columns:
+                digest.update(column.to_numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -150,6 +158,7 @@ def _read_store(folder: Path, row: Mapping[str, Any]) -> EventStore:
     events = pq.read_table(folder / "events.parquet", columns=list(_COLUMNS))
     columns = {name: events.column(name).to_numpy() for name in _COLUMNS}
     names = pq.read_table(folder / "names.parquet").column("name").to_pylist()
+    described = row.get("counters")  # runs of before there were counters do not say
     return EventStore(
         origin=Origin(
             path=row["path"],
@@ -169,4 +178,5 @@ def _read_store(folder: Path, row: Mapping[str, Any]) -> EventStore:
         ),
         counts=EventCounts(**row["counts"]),
         health=tuple(HealthRow(code=code, count=count, detail=detail) for code, count, detail in row["health"]),
+        counters=counters_from_table(pq.read_table(folder / "counters.parquet"), described) if described else None,
     )

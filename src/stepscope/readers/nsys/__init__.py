@@ -1,0 +1,1 @@
+"""Nsight Systems' SQLite exports, read by the schema that stands in each export itself."""
