@@ -32,7 +32,7 @@ lint: $(VENV)/.stamp ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 test: $(VENV)/.stamp ## the fast tests
-	$(BIN)/pytest -n auto -m "not engine"
+	$(BIN)/pytest -n auto -m "not engine and not browser"
 
 wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and runs
 	tools/check_wheel.sh
@@ -40,9 +40,11 @@ wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and 
 reference: $(VENV)/.stamp ## write docs/reference.md again from the declared tables
 	$(BIN)/python tools/write_reference.py
 
-check-engine: $(VENV)/.stamp ## install and start the real engine, and check against its scheduler
+check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfetto's own engine
 	sh examples/install_engine.sh $(ENGINE_VENV)
-	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python $(BIN)/pytest -m engine
+	tools/install_browser.sh
+	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
+	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python $(BIN)/pytest -m "engine or browser"
 
 check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark
 	$(BIN)/python benchmarks/reading.py

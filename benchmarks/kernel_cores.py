@@ -12,10 +12,10 @@ from kernel_cases import Group, _table, chosen, core_group, device_of, medians
 from stepscope.cost.core_model import CoreWork
 from stepscope.cost.hardware import load_hardware
 from stepscope.cost.measured import DECODE_ATTENTION, PREFILL_ATTENTION, Layout
+from stepscope.cost.operator_work import INDEX_BLOCK, LEAST_HEADS, QUERY_BLOCK, SELECTED_ROWS
 from stepscope.errors import BadInput
 
 Array = np.ndarray[Any, np.dtype[Any]]
-QUERY_BLOCK = 128  # queries of one block of a prefill attention kernel
 
 
 def _heads(point: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
@@ -41,7 +41,7 @@ def decode_attention(root: Path, system: str) -> Iterator[Group]:
         seen = p["step"] + 1.0
         seen = np.where(window > 0, np.minimum(seen, window), seen)
         moved = 2 * b * seen * kv_heads * dim * size + 4 * b * heads * dim
-        work = CoreWork(flop=4 * b * seen * heads * dim, moved_bytes=moved, blocks=b * kv_heads)
+        work = CoreWork(flop=4 * b * seen * heads * dim, moved_bytes=moved, blocks=b * kv_heads, walkers=0 * b)
         yield core_group(f"attention_decode_{dtype}", work, p["seconds"], device, source)
 
 
@@ -55,7 +55,8 @@ def prefill_attention(root: Path, system: str) -> Iterator[Group]:
     w = np.where(window > 0, np.minimum(q, window), q)
     pairs = w * (w + 1) / 2 + (q - w) * w
     moved = b * q * dim * (4 * heads + 2 * kv_heads * size)
-    work = CoreWork(flop=4 * b * pairs * heads * dim, moved_bytes=moved, blocks=b * heads * np.ceil(q / QUERY_BLOCK))
+    blocks = b * heads * np.ceil(q / QUERY_BLOCK)
+    work = CoreWork(flop=4 * b * pairs * heads * dim, moved_bytes=moved, blocks=blocks, walkers=blocks)
     device = device_of(load_hardware(system), "bf16")
     yield core_group("attention_prefill", work, point["seconds"], device, source)
 
@@ -70,9 +71,10 @@ def mla_decode(root: Path, system: str) -> Iterator[Group]:
     for dtype in ("bf16", "fp8"):
         p = chosen(point, point["kv_cache_dtype"] == dtype)
         heads, b, seen = p["num_heads"].astype(float), p["batch_size"].astype(float), p["step"] + 1.0
-        padded = np.maximum(heads, 64.0)  # the kernel works on 64 heads at least
+        padded = np.maximum(heads, float(LEAST_HEADS))
         moved = b * seen * 576 * (2.0 if dtype == "bf16" else 1.0) + 2 * b * heads * (576 + 512)
-        work = CoreWork(flop=2 * padded * (2 * 512 + 64) * b * seen, moved_bytes=moved, blocks=b * padded / 64)
+        flop, blocks = 2 * padded * (2 * 512 + 64) * b * seen, b * padded / LEAST_HEADS
+        work = CoreWork(flop=flop, moved_bytes=moved, blocks=blocks, walkers=0 * b)
         yield core_group(f"mla_decode_{dtype}", work, p["seconds"], device, source)
 
 
@@ -81,44 +83,63 @@ def _history(point: dict[str, Array]) -> tuple[Array, Array, Array]:
     return point["batch_size"].astype(float), point["isl"].astype(float), point["step"].astype(float)
 
 
-def indexer(root: Path, system: str) -> Iterator[Group]:
-    """Index scores of GLM-5 (32 heads x 128) on DeepGEMM's kernel: fp8, every query against every earlier row."""
-    layout = Layout(op="sparse_attention", file="glm5_mqa_logits_module", keys=(), axes=("batch_size", "isl", "step"))
+def _sparse_table(root: Path, system: str, file: str, framework: str) -> tuple[dict[str, Array], str] | None:
+    layout = Layout(op="sparse_attention", file=file, keys=(), axes=("batch_size", "isl", "step"))
     try:
-        rows, source = _table(root, system, layout, "sglang", layout.axes)
+        rows, source = _table(root, system, layout, framework, layout.axes)
     except BadInput:
-        return
-    point = medians(rows, layout.axes)
-    b, q, c = _history(point)
-    pairs = b * (q * c + q * (q + 1) / 2)
-    moved = b * (c + q) * 132 + b * q * 32 * 128 + 4 * pairs
-    work = CoreWork(flop=2 * 32 * 128 * pairs, moved_bytes=moved, blocks=b * np.ceil(q / 4))
-    yield core_group("indexer", work, point["seconds"], device_of(load_hardware(system), "fp8"), source)
+        return None
+    return medians(rows, layout.axes), source
+
+
+def indexer(root: Path, system: str) -> Iterator[Group]:
+    """Index scores in fp8: GLM-5's 32 heads in prefill, V4's 64 heads on every fourth row in decode (paged kernel)."""
+    device = device_of(load_hardware(system), "fp8")
+    for phase, file, framework, heads, ratio in (
+        ("prefill", "glm5_mqa_logits_module", "sglang", 32, 1),
+        ("decode", "dsv4_paged_mqa_logits_module", "vllm", 64, 4),
+    ):
+        found = _sparse_table(root, system, file, framework)
+        if found is None:
+            continue
+        point = chosen(found[0], (found[0]["isl"] == 1) == (phase == "decode"))
+        b, q, c = _history(point)
+        pairs = b * (q * c + q * (q + 1) / 2) / ratio
+        moved = b * (c + q) / ratio * 132 + b * q * heads * 128 + 4 * pairs
+        blocks = b * np.ceil(q / INDEX_BLOCK) if phase == "prefill" else b / INDEX_BLOCK
+        walkers = blocks if phase == "prefill" else 0 * b
+        work = CoreWork(flop=2 * heads * 128 * pairs, moved_bytes=moved, blocks=blocks, walkers=walkers)
+        yield core_group(f"indexer_{phase}", work, point["seconds"], device, found[1])
 
 
 def sparse_core(root: Path, system: str) -> Iterator[Group]:
-    """The sparse MLA core of GLM-5 (64 heads, topk 2048), and the full-history core of V4's C128 layers."""
-    device = device_of(load_hardware(system), "bf16")
-    for name, framework, file in (
-        ("sparse_attention", "sglang", "glm5_dsa_attn_module"),
-        ("sparse_attention_c128", "vllm", "dsv4_hca_attn_module"),
-    ):
-        layout = Layout(op="sparse_attention", file=file, keys=(), axes=("batch_size", "isl", "step"))
-        try:
-            rows, source = _table(root, system, layout, framework, layout.axes)
-        except BadInput:
-            continue
-        point = medians(rows, layout.axes)
+    """The sparse MLA core of GLM-5 (64 heads; it walks all slots of its index)."""
+    found = _sparse_table(root, system, "glm5_dsa_attn_module", "sglang")
+    if found is None:
+        return
+    for phase in ("prefill", "decode"):
+        point = chosen(found[0], (found[0]["isl"] == 1) == (phase == "decode"))
         b, q, c = _history(point)
-        if name == "sparse_attention":
-            seen = _mean_seen(q, c, 2048)
-            flop, row_bytes, width = 2 * 64 * (2 * 512 + 64) * b * q * seen, 656.0, 576 + 512
-        else:
-            seen = _mean_seen(q, c, 128) + (c + q / 2) / 128
-            flop, row_bytes, width = 4 * 64 * 512 * b * q * seen, 584.0, 1024
-        moved = b * np.minimum(q * seen, c + q) * row_bytes + 2 * b * q * 64 * width
-        work = CoreWork(flop=flop, moved_bytes=moved, blocks=b * q)
-        yield core_group(name, work, point["seconds"], device, source)
+        moved = b * np.minimum(q * _mean_seen(q, c, SELECTED_ROWS), c + q) * 656 + 2 * b * q * 64 * (576 + 512)
+        flop = 2 * 64 * (2 * 512 + 64) * b * q * SELECTED_ROWS
+        work = CoreWork(flop=flop, moved_bytes=moved, blocks=b * q, walkers=b * q)
+        yield core_group(f"sparse_{phase}", work, point["seconds"], device_of(load_hardware(system), "bf16"), found[1])
+
+
+def compressed_core(root: Path, system: str) -> Iterator[Group]:
+    """The core of V4's C128 layers (64 heads): a window of 128 rows and one row per 128 tokens."""
+    found = _sparse_table(root, system, "dsv4_hca_attn_module", "vllm")
+    if found is None:
+        return
+    for phase in ("prefill", "decode"):
+        point = chosen(found[0], (found[0]["isl"] == 1) == (phase == "decode"))
+        b, q, c = _history(point)
+        seen = _mean_seen(q, c, 128) + (c + q / 2) / 128
+        moved = b * np.minimum(q * seen, c + q) * 584 + 2 * b * q * 64 * 1024
+        walkers = b * q if phase == "decode" else 0 * b
+        work = CoreWork(flop=4 * 64 * 512 * b * q * seen, moved_bytes=moved, blocks=b * q, walkers=walkers)
+        device = device_of(load_hardware(system), "bf16")
+        yield core_group(f"compressed_{phase}", work, point["seconds"], device, found[1])
 
 
 def _mean_seen(q: Array, c: Array, cap: float) -> Array:
@@ -127,4 +148,4 @@ def _mean_seen(q: Array, c: Array, cap: float) -> Array:
     return (rising * (c + (rising + 1) / 2) + (q - rising) * cap) / q
 
 
-CORES = (decode_attention, prefill_attention, mla_decode, indexer, sparse_core)
+CORES = (decode_attention, prefill_attention, mla_decode, indexer, sparse_core, compressed_core)

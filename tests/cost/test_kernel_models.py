@@ -124,7 +124,7 @@ def test_experts_by_hand_pay_weights_per_active_expert() -> None:
 
 def test_no_rows_cost_nothing() -> None:
     assert float(expert_seconds(np.full(9, 1.0), expert_work(np.zeros(1), np.ones(1)), DEVICE)[0]) == 0.0
-    idle = CoreWork(flop=np.zeros(1), moved_bytes=np.zeros(1), blocks=np.zeros(1))
+    idle = CoreWork(flop=np.zeros(1), moved_bytes=np.zeros(1), blocks=np.zeros(1), walkers=np.zeros(1))
     assert float(core_seconds(np.full(5, 1.0), idle, DEVICE)[0]) == 0.0
     assert float(transfer_seconds(np.ones(2), 0)) == 0.0
 
@@ -148,8 +148,13 @@ def test_expert_fit_predicts_what_it_has_not_seen() -> None:
 
 def test_core_by_hand() -> None:
     c = np.array([5e-6, 0.5, 0.5, 1.0, 1e-8])
-    work = CoreWork(flop=np.array([1e9]), moved_bytes=np.array([1e6]), blocks=np.array([100.0]))
-    assert core_seconds(c, work, DEVICE)[0] == pytest.approx(5e-6 + 1e9 / 50e12 + 1e6 / 0.5e12 + 1e-6)
+    amounts = {"flop": np.array([1e9]), "moved_bytes": np.array([1e6]), "blocks": np.array([100.0])}
+    split = core_seconds(c, CoreWork(**amounts, walkers=np.zeros(1)), DEVICE)[0]
+    assert split == pytest.approx(5e-6 + 1e9 / 50e12 + 1e6 / 0.5e12 + 1e-6)
+    alone = core_seconds(c, CoreWork(**amounts, walkers=np.ones(1)), DEVICE)[0]  # one core of a hundred works
+    assert alone == pytest.approx(5e-6 + 100 * 1e9 / 50e12 + 1e6 / 0.5e12 + 1e-6)
+    waves = core_seconds(c, CoreWork(**amounts, walkers=np.array([101.0])), DEVICE)[0]
+    assert waves == pytest.approx(5e-6 + 200 / 101 * 1e9 / 50e12 + 1e6 / 0.5e12 + 1e-6)
 
 
 def test_a_module_bends_at_its_cap_and_nowhere_else() -> None:

@@ -1,7 +1,7 @@
 """A second vLLM plugin, for tests: writes down what the scheduler and the routers did, on its own.
 
 It shares no code with the recorder. One JSONL file per process in STEPSCOPE_TRUTH: `schedule` (one a schedule() call),
-`count` (waiting requests whenever they can have changed), `execute` (a worker starts a step), `route` (a layer's experts).
+`count` (waiting requests whenever they can have changed), `execute` (a worker starts a step), `route` (a layer's ids).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _file: Any = None
 
 
 def _write(**event: Any) -> None:
-    global _file
+    global _file  # noqa: PLW0603
     if _file is None:
         folder = Path(os.environ["STEPSCOPE_TRUTH"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +63,9 @@ def _scheduled(scheduler: Any, output: Any) -> dict[str, Any]:
 
 def register() -> None:
     """Wrap the scheduler, the worker and the router of this process."""
-    from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
-    from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.worker.gpu_worker import Worker
+    from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter  # noqa: PLC0415
+    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
+    from vllm.v1.worker.gpu_worker import Worker  # noqa: PLC0415
 
     def after(cls: Any, name: str, log: Any) -> None:
         original = getattr(cls, name)

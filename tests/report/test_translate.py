@@ -26,6 +26,7 @@ from stepscope.budget.signals import SIGNAL_KINDS
 from stepscope.errors import BadInput
 from stepscope.evidence import GRADES
 from stepscope.report import comparison_text, html, text
+from stepscope.report.charts import make_charts
 from stepscope.report.html_text import SCRIPT_TEXTS, TERMS
 from stepscope.report.text import to_markdown, to_text
 from stepscope.report.translate import known_languages, make_translator
@@ -144,6 +145,185 @@ def _of_tables() -> Iterator[tuple[str, str]]:
 
 @cache
 def _shown() -> dict[str, str]:
-    """Every English string that is shown, and where it stands; what is only holes and signs needs no translation."""
+    """Every English string that is shown, and where it stands; a hole alone needs no translation."""
     found = [*_of_calls(), *_of_columns(), *_of_results(), *_of_templates(), *_of_tables()]
-    return {english: where for english, where in found if re.search("[A-Za-z]", re.sub(r"{\w+}", "", english))}
+    return {english: where for english, where in found if not re.fullmatch(r"({\w+})?", english)}
+
+
+def _holes(template: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+
+
+# a number with its group commas and its unit; a digit inside a word or an option (cuda-graph, sq2, p90) is none
+_NUMBER = re.compile(r"(?<![A-Za-z0-9_.,-])[+-]?\d[\d,]*(?:\.\d+)?(?:\s(?:ns|us|ms|s|%)(?![A-Za-z0-9_]))?")
+
+
+def _numbers(shown: str) -> list[str]:
+    return [" ".join(found.rstrip(",").split()) for found in _NUMBER.findall(shown)]
+
+
+def test_every_string_that_is_shown_is_translated() -> None:
+    missing = {english: where for english, where in _shown().items() if english not in CATALOG}
+    assert missing == {}, "add these to report/locale/zh.toml"
+
+
+def test_the_catalog_holds_nothing_that_is_not_shown() -> None:
+    assert [english for english in CATALOG if english not in _shown()] == []
+
+
+def test_strings_are_found_where_they_stand() -> None:
+    found = {where for where in _shown().values()}
+    assert {"answers/questions.py", "budget/omissions.py", "report/text.py", "report/charts.py", "trust.html"} <= found
+    assert len(_shown()) > 500
+
+
+def test_no_view_holds_sentences_of_a_package_that_is_not_translated() -> None:
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).as_posix().startswith(("answers/", "report/", "web/", "cli/")):
+            assert "stepscope.join" not in path.read_text(encoding="utf-8"), "translate join/ and empty NOT_SHOWN"
+
+
+@pytest.mark.parametrize("english", CATALOG)
+def test_a_translation_has_the_same_holes_and_numbers(english: str) -> None:
+    chinese = CATALOG[english]
+    assert _holes(chinese) == _holes(english)
+    assert Counter(_numbers(chinese)) == Counter(_numbers(english))
+
+
+@pytest.mark.parametrize("english", CATALOG)
+def test_a_translation_is_written_with_chinese_punctuation(english: str) -> None:
+    assert not re.search(r"[\u4e00-\u9fff][,;:?!.(]|[,;:?!)][\u4e00-\u9fff]", CATALOG[english])
+
+
+def test_a_template_without_values_keeps_its_doubled_braces() -> None:
+    for english, chinese in CATALOG.items():
+        assert english.count("{{") == chinese.count("{{")
+
+
+def test_only_known_languages_are_taken() -> None:
+    assert known_languages() == ("en", "zh")
+    with pytest.raises(BadInput, match="--lang 'xx' is not known. Known: en, zh."):
+        make_translator("xx", {})
+    assert make_translator("en", {})("Seven questions") == "Seven questions"
+
+
+def test_a_sentence_is_translated_with_its_values_and_what_is_not_in_the_catalog_stays() -> None:
+    messages = {
+        "Rank 3: exposed communication is 5 ms (share withheld).": {
+            "template": "{rank}: exposed communication is {exposed} ({share}).",
+            "values": {"rank": "Rank 3", "exposed": "5 ms", "share": "share withheld"},
+        },
+        "Rank 3": {"template": "Rank {rank}", "values": {"rank": "3"}},
+    }
+    translate = make_translator("zh", {"messages": messages})
+    assert translate("Rank 3: exposed communication is 5 ms (share withheld).") == "rank 3：暴露的通信 5 ms（占比扣下不报）。"
+    assert translate("a name from a trace") == "a name from a trace"
+
+
+NAMES = ("vllm-cpu-tp2", "glm52-prefill")
+
+
+def _fragments() -> Iterator[str]:
+    """The English between the holes, where it is long enough to be a sentence and no translation keeps it."""
+    kept = "\n".join(CATALOG.values())
+    for english in CATALOG:
+        for part in re.split(r"{\w+}", english.replace("{{", "").replace("}}", "")):
+            if len(re.findall("[A-Za-z]+", part)) >= 3 and part.strip() not in kept:
+                yield part.strip()
+
+
+def _said_in_english(shown: str) -> list[str]:
+    whole = " ".join(shown.split())
+    return [part for part in _fragments() if part in whole]
+
+
+def _sections(shown: str) -> list[list[str]]:
+    """The numbers of each section of a text report: an empty line stands between two."""
+    return [_numbers(section) for section in shown.split("\n\n")]
+
+
+def _same_numbers(english: list[list[str]], chinese: list[list[str]], *, ordered: set[int]) -> None:
+    assert len(english) == len(chinese)
+    for place, (ours, theirs) in enumerate(zip(english, chinese, strict=True)):
+        assert theirs == ours if place in ordered else Counter(theirs) == Counter(ours)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("view", [to_text, to_markdown])
+def test_the_chinese_text_has_the_same_numbers_and_no_english_sentence(name: str, view: Callable[..., str]) -> None:
+    document = example(name)
+    english, chinese = view(document), view(document, make_translator("zh", document))
+    assert _said_in_english(english)
+    assert _said_in_english(chinese) == []
+    if view is to_text:  # budget, families, signals and steps are tables
+        _same_numbers(_sections(english), _sections(chinese), ordered={0, 1, 2, 4, 5, 7})
+    assert Counter(_numbers(chinese)) == Counter(_numbers(english))
+
+
+class _Page(HTMLParser):
+    """What is read in a page: the numbers of each section, every text and title, and each `<data>` with its value."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.sections: list[list[str]] = [[]]
+        self.data: list[tuple[str | None, str | None]] = []
+        self._is_raw = False
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self._is_raw = tag in ("script", "style")
+        self.words += [words for key in ("title", "aria-label", "data-old") if (words := found.get(key))]
+        if tag == "section":
+            self.sections.append([])
+        if tag == "data":
+            self.data.append((found.get("data-of"), found["value"]))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_raw = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._is_raw:
+            self.words.append(data)
+            self.sections[-1] += _numbers(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_chinese_page_has_the_same_numbers_and_no_english_sentence(name: str) -> None:
+    pytest.importorskip("vl_convert", reason="needs the html extra")
+    document = example(name)
+    pages = [html.render_html(document), html.render_html(document, make_translator("zh", document))]
+    english, chinese = (_Page(page) for page in pages)
+    assert '<html lang="zh">' in pages[1]
+    assert _said_in_english("\n".join(english.words))
+    assert _said_in_english("\n".join(chinese.words)) == []
+    assert chinese.data == english.data
+    assert len(english.sections) > 6
+    _same_numbers(english.sections, chinese.sections, ordered=set())
+
+
+def _titles(value: Any) -> Iterator[str]:
+    """Titles in a chart's spec."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "title" and isinstance(item, str):
+                yield item
+            yield from _titles(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _titles(item)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chart_in_chinese_draws_the_same_data(name: str) -> None:
+    document = example(name)
+    pairs = list(zip(make_charts(document), make_charts(document, make_translator("zh", document)), strict=True))
+    for english, chinese in pairs:
+        words = (chinese.title, chinese.about, chinese.note, chinese.refusal)
+        assert _said_in_english("\n".join([*words, *_titles(chinese.spec)])) == []
+        assert chinese.num_marks == english.num_marks
+        assert Counter(_numbers(f"{chinese.about} {chinese.note}")) == Counter(_numbers(f"{english.about} {english.note}"))
+        if english.spec and chinese.spec and english.id != "timeline":  # its lanes have names
+            assert chinese.spec["data"] == english.spec["data"]

@@ -15,6 +15,7 @@ from stepscope.answers.matching import KV_TOLERANCE, match_steps
 from stepscope.answers.noise import Delta, paired
 from stepscope.answers.paths import Matched, find_differences
 from stepscope.answers.verdict import Conclusion, Verdict, conclude, find_verdict
+from stepscope.answers.whole import WholeFamily, rank_families
 from stepscope.budget.breakdown import WITHHELD
 from stepscope.store.schema import CATEGORIES
 
@@ -58,7 +59,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two captures side by side."""
+    """Two captures side by side. `families`: of the whole captures, only where no step matched."""
 
     source_a: str
     source_b: str
@@ -66,6 +67,7 @@ class Comparison:
     differences: tuple[Difference, ...]
     workloads: tuple[Compared, ...]
     unmatched: tuple[Unmatched, ...]
+    families: tuple[WholeFamily, ...]
     verdict: Verdict
 
 
@@ -83,6 +85,7 @@ def compare(a: Account, b: Account, *, kv_tolerance: float = KV_TOLERANCE) -> Co
         differences=differences,
         workloads=tuple(workloads),
         unmatched=tuple(u for m in matched for u in m.matching.unmatched),
+        families=() if workloads else rank_families(a, b),
         verdict=find_verdict(differences, [c.conclusion for c in workloads]),
     )
 

@@ -42,6 +42,7 @@ REASON_MEANING: dict[str, str] = {
     "backend_unknown": "no device work, and nothing says that the model ran on the CPU",
     "device_not_recorded": "launches were recorded and no device work at all",
     "launches_without_kernels": "too many kernel launches have no kernel",
+    "graph_level_capture": "graphs are recorded as one item each, without the kernels in them",
     "graph_launches_without_kernels": "graph launches have no kernels: graph-level or dropped",
     "partial_replays": "replays of the same graph have different numbers of kernels",
     "steps_without_kernels": "steps that ran tokens have no kernel",

@@ -5,13 +5,13 @@ A test gives a Reason or None. Thresholds are fractions of what is counted; each
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.budget.catalog import is_graph_launch, is_launch
+from stepscope.budget.replays import graphs_as_items, replay_groups
 from stepscope.intervals import intersect, overlaps, span, union
 from stepscope.messages import Message, say
 from stepscope.steps.composition import NO_STEP
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _TAIL = 0.05
 _GRAPH_TAIL = 0.02
 _REPLAY = 0.98  # a graph's replays are the same work: fewer events than this part of the fullest replay were dropped
-_ALIKE = 0.8  # of the kernel names of two replays, the part in both that makes them one graph's
 _OUTSIDE = 0.10
 _OUTLIER = 0.10
 _LOST = 0.01
@@ -122,6 +121,13 @@ def _device_not_recorded(x: Evidence) -> Reason | None:
     )
 
 
+def _graph_level_capture(x: Evidence) -> Reason | None:
+    text = graphs_as_items(x)
+    if text is None:
+        return None
+    return Reason(code="graph_level_capture", withholds=True, text=text, record_with=NODE_LEVEL)
+
+
 def _launches_without_kernels(x: Evidence) -> Reason | None:
     if x.table.windows.lane == "none" or x.unanswered <= _TAIL * len(x.launches):
         return None
@@ -158,7 +164,7 @@ def _graph_launches_without_kernels(x: Evidence) -> Reason | None:
 
 def _partial_replays(x: Evidence) -> Reason | None:
     recorded = expected = 0
-    for sizes in _replay_groups(x):
+    for sizes in replay_groups(x):
         if len(sizes) >= 2:
             recorded += sum(sizes)
             expected += max(sizes) * len(sizes)
@@ -174,44 +180,6 @@ def _partial_replays(x: Evidence) -> Reason | None:
         ),
         record_with=say("{recipe}; cross-check the device's own utilisation counter", recipe=NODE_LEVEL),
     )
-
-
-def _replay_groups(x: Evidence) -> list[list[int]]:
-    """Kernel counts of the graph launches that should be alike: same kind of step, same place in it, not empty.
-
-    Those that stand alone so (no step or no shape is known, every shape is another) are compared by kernel names.
-    """
-    e = x.store.events
-    steps = x.table.counted
-    starts = np.array([step.boundary.start_ns for step in steps], np.int64)
-    groups: dict[tuple[object, int], list[int]] = defaultdict(list)
-    place: dict[int, int] = defaultdict(int)
-    for i in np.argsort(e.start_ns[x.graph_launches], kind="stable").tolist():
-        index = int(np.searchsorted(starts, e.start_ns[x.graph_launches[i]], side="right")) - 1
-        shape = steps[index].boundary.shape if index >= 0 else None
-        what = None if shape is None else (shape.num_requests, shape.num_scheduled_tokens)
-        key = index if what in (None, (None, None)) else what
-        if x.replayed[i]:
-            groups[key, place[index]].append(i)
-        place[index] += 1
-    alone = [members[0] for members in groups.values() if len(members) == 1]
-    together = [x.replayed[members].tolist() for members in groups.values() if len(members) > 1]
-    return together + _groups_by_name(x, alone)
-
-
-def _groups_by_name(x: Evidence, launches: list[int]) -> list[list[int]]:
-    """Replays of mostly the same kernel names are taken for the same graph, the fullest ones first."""
-    e = x.store.events
-    work = np.flatnonzero(e.kind <= LAST_DEVICE_KIND)
-    work = work[np.argsort(e.correlation_id[work], kind="stable")]
-    first = np.searchsorted(e.correlation_id[work], e.correlation_id[x.graph_launches]).tolist()
-    groups: dict[frozenset[int], list[int]] = {}
-    for i in sorted(launches, key=lambda i: -int(x.replayed[i])):
-        size = int(x.replayed[i])
-        names = frozenset(e.name_id[work[first[i] : first[i] + size]].tolist())
-        alike = (known for known in groups if len(names & known) >= _ALIKE * len(names | known))
-        groups.setdefault(next(alike, names), []).append(size)
-    return list(groups.values())
 
 
 def _steps_without_kernels(x: Evidence) -> Reason | None:
@@ -382,6 +350,7 @@ def _inferred_steps(x: Evidence) -> Reason | None:
 
 OMISSIONS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _device_not_recorded,
+    _graph_level_capture,
     _graph_launches_without_kernels,
     _partial_replays,
     _launches_without_kernels,

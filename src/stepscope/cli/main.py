@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, compare, predict, report, serve
+from stepscope.cli import capture, compare, cost, predict, report, serve
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -37,7 +37,10 @@ app.command("serve")(serve.serve)
 app.command("predict")(predict.predict)
 app.command("gemm")(predict.gemm)
 app.command("history")(predict.history)
+app.command("crossover")(cost.crossover)
 app.command("models")(predict.models)
+app.command("hardware")(cost.hardware)
+app.command("probe")(cost.probe)
 
 
 def _print_version(wanted: bool) -> None:

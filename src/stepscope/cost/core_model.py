@@ -1,8 +1,9 @@
 """Seconds of what works on the history: attention cores and indexers, whole attention modules, collectives.
 
-Core (one kernel):  t = launch_s + (compute^p + memory^p)^(1/p) + block_s a,  compute = flop / (F compute_efficiency),
-  memory = bytes / (B bandwidth_efficiency),  a: blocks that are set up one by one (rows x KV heads in decode, query
-  blocks x heads in prefill, queries of a sparse core, which walks all of its index slots even where few are filled).
+Core (one kernel):  t = launch_s + (compute^p + memory^p)^(1/p) + block_s a,  memory = bytes / (B bandwidth_efficiency),
+  compute = w flop / (F compute_efficiency),  w = ceil(s / C) C / s, C: cores: blocks that walk a history each on a core
+  of its own (s of them: query blocks in prefill, queries of a sparse core) come in whole waves; s = 0, and w = 1, where
+  the history itself is split over cores, as decode kernels do. a: blocks that are set up one by one.
 Module (projections, indexer, selection, core of one layer in decode), B: rows, S: context_len of each row,
   cap: rows that selection or a window leaves (topk, topk x ratio, window; S where nothing is left out):
   t = c_0 + c_1 B + c_2 log2 B + c_3 min(S, cap) + c_4 B min(S, cap) + c_5 B S
@@ -30,20 +31,28 @@ _CORE_START = (5e-6, 0.4, 0.7, 2.0, 1e-8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreWork:
-    """Flop, bytes and independent blocks of each execution."""
+    """Flop, bytes, blocks to set up (a) and walkers (s) of each execution."""
 
     flop: Array
     moved_bytes: Array
     blocks: Array
+    walkers: Array
 
     def part(self, rows: Array) -> CoreWork:
         """Some of the executions."""
-        return CoreWork(flop=self.flop[rows], moved_bytes=self.moved_bytes[rows], blocks=self.blocks[rows])
+        return CoreWork(
+            flop=self.flop[rows],
+            moved_bytes=self.moved_bytes[rows],
+            blocks=self.blocks[rows],
+            walkers=self.walkers[rows],
+        )
 
 
 def core_seconds(c: Array, work: CoreWork, device: Device) -> Array:
     """The core's formula; 0 where there is no work."""
-    compute = work.flop / (device.flop_per_s * c[1])
+    walkers = np.where(np.asarray(work.walkers) > 0, work.walkers, device.num_cores)
+    waves = np.ceil(walkers / device.num_cores) * device.num_cores / walkers
+    compute = waves * work.flop / (device.flop_per_s * c[1])
     memory = work.moved_bytes / (device.bytes_per_s * c[2])
     busy = smooth_max(np.asarray(compute, dtype=float), np.asarray(memory, dtype=float), c[3])
     seconds = c[0] + busy + c[4] * work.blocks

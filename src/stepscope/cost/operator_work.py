@@ -22,7 +22,9 @@ from stepscope.operators.operator import AttentionWork, ExpertLoad, Operator, Tr
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST_HEADS = 64  # absorbed MLA kernels work on this many
-QUERY_BLOCK = 128
+QUERY_BLOCK = 128  # queries of one block of a prefill attention kernel
+INDEX_BLOCK = 4  # queries of one block of the index scores
+SELECTED_ROWS = 2048  # slots of the sparse MLA kernel's index: topk of every DSA model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,23 +106,27 @@ def core_work(operator: Operator) -> Priceable:
     rows, queries = np.asarray(work.rows, dtype=float), np.asarray(work.queries, dtype=float)
     flop, moved = np.asarray(operator.flop, dtype=float), np.asarray(operator.bytes_moved, dtype=float)
     cache = "bf16" if operator.dtypes.kv in (None, "bf16") else "fp8"
-    is_latent = work.num_kv_heads == 1 and work.qk_head_dim >= 512
+    is_latent, is_decode = work.num_kv_heads == 1 and work.qk_head_dim >= 512, work.phase == "decode"
     if operator.kind == "indexer":
-        name, blocks = "indexer", queries / 4
+        name, blocks = f"indexer_{work.phase}", queries / INDEX_BLOCK
+        walkers = np.zeros_like(rows) if is_decode else np.ceil(blocks)
     elif is_latent and work.qk_head_dim == work.v_head_dim:  # V4: one row is key and value
-        name, blocks = "sparse_attention_c128", queries
-    elif operator.kind == "sparse_attention":
-        name, blocks = "sparse_attention", queries
-    elif is_latent and work.phase == "decode":
+        name, blocks, walkers = f"compressed_{work.phase}", queries, queries * is_decode
+    elif operator.kind == "sparse_attention":  # the kernel walks every slot of its index, filled or not
+        pairs = np.maximum(np.asarray(work.pairs, dtype=float), 1)
+        name, blocks, walkers, flop = f"sparse_{work.phase}", queries, queries, flop / pairs * queries * SELECTED_ROWS
+    elif is_latent and is_decode:
         padded = max(work.num_heads, LEAST_HEADS)
-        name, blocks, flop = f"mla_decode_{cache}", rows * padded / 64, flop * (padded / work.num_heads)
-    elif work.phase == "decode":
-        name, blocks = f"attention_decode_{cache}", rows * work.num_kv_heads
+        name, blocks, flop = f"mla_decode_{cache}", rows * padded / LEAST_HEADS, flop * (padded / work.num_heads)
+        walkers = np.zeros_like(rows)
+    elif is_decode:
+        name, blocks, walkers = f"attention_decode_{cache}", rows * work.num_kv_heads, np.zeros_like(rows)
     else:
         name, blocks = "attention_prefill", work.num_heads * np.maximum(queries / QUERY_BLOCK, rows)
+        walkers = np.ceil(blocks)
     return Priceable(
         models=(f"core.{name}",),
-        work=CoreWork(flop=flop, moved_bytes=moved, blocks=blocks),
+        work=CoreWork(flop=flop, moved_bytes=moved, blocks=blocks, walkers=walkers),
         features={"flop": flop, "bytes": moved},
     )
 
@@ -137,5 +143,6 @@ def transfer_work(operator: Operator) -> Priceable:
 def stream_work(operator: Operator) -> Priceable:
     """Anything that streams through memory."""
     flop, moved = np.asarray(operator.flop, dtype=float), np.asarray(operator.bytes_moved, dtype=float)
-    work = CoreWork(flop=flop, moved_bytes=moved, blocks=np.zeros_like(moved))
+    nothing = np.zeros_like(moved)
+    work = CoreWork(flop=flop, moved_bytes=moved, blocks=nothing, walkers=nothing)
     return Priceable(models=("gemm.bf16",), work=work, features={}, is_stand_in=True)

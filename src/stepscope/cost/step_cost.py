@@ -229,7 +229,7 @@ class _Pricer:
             return core_seconds(c, task.work, self._device("bf16"))
         assert isinstance(task.work, CoreWork | ExpertWork)
         dtype = task.models[0].split(".")[1] if isinstance(task.work, ExpertWork) else operator.dtypes.compute
-        if task.models[0] == "core.indexer":
+        if task.models[0].startswith("core.indexer"):
             dtype = "fp8"  # what the fit is relative to
         return model.seconds(task.work, self._device(dtype))
 

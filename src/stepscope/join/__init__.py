@@ -1,2 +1,1 @@
-"""The join: recorded steps with logs, metrics, step logs, expert counts and client results; sources stay side by "
-"side."""
+"""The join: recorded steps with logs, metrics, step logs, expert counts and client results, side by side."""

@@ -44,15 +44,14 @@ def align(trace: Sequence[Observation], side: Side, others: Sequence[Observation
         return say("no fact is common to both, so nothing can place them")
     if len(trace) > _MOST or len(others) > _MOST:
         return say("there are more than {most} steps to place; cut the trace", most=_MOST)
-    ours, theirs = _codes(trace, others, shared)
-    scored = _scores(ours, theirs)
-    placed = [
-        alignment
-        for shift, equal, overlap in scored
-        if (alignment := _check_clock(trace, others, side, (shift, equal, overlap))) is not None
-    ]
+    scored = _scores(*_codes(trace, others, shared))
     if not scored:
         return say("no placement has equal shapes for {share} % of the steps", share=round(100 * _AGREE))
+    placed = [found for score in scored if (found := _check_clock(trace, others, side, score)) is not None]
+    return _choose(placed, side)
+
+
+def _choose(placed: list[Alignment], side: Side) -> Alignment | Message:
     if not placed:
         return say("the placement that fits by shape contradicts the clocks")
     best = [a for a in placed if a.num_equal == max(p.num_equal for p in placed)]

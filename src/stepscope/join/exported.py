@@ -155,8 +155,7 @@ def _hit_row(log: MetricsLog) -> FigureRow:
 
 
 def _usage_row(log: MetricsLog) -> FigureRow:
-    """The mean over engines, by capacity where their block counts are exported; over scrapes, the mean and the "
-    "range."""
+    """The mean over engines, by capacity where it is exported; over scrapes, the mean and the range."""
     found = find_series(log, "kv_usage_fraction")
     if found is None:
         return _not_exported("kv_usage_fraction", "kv_usage_fraction")

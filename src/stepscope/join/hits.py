@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.join.reconcile import total_of
-from stepscope.join.requests import account_requests, total_prefill
+from stepscope.join.requests import account_requests, add_totals, total_prefill
 from stepscope.messages import Message, say
 from stepscope.units import show_count, show_fraction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.join.requests import PrefillTotals
     from stepscope.join.sources import Sources
     from stepscope.readers.server_log.reader import LogRecord
@@ -64,41 +66,45 @@ def judge_hits(sources: Sources) -> HitJudgement | None:
     totals = [total_prefill(account_requests(stream)) for stream in sources.schedulers]
     known = [t for t in totals if t is not None]
     if known:
-        return _from_requests(known[0]) if len(known) == 1 else None
+        return _from_requests(known)
     fraction = _hit_fraction(sources)
     if not fraction:
         return None
     preemptions = _preemptions(sources)
-    share = show_fraction(fraction)
     if _is_random(sources):
-        if preemptions == 0:
-            return HitJudgement(
-                verdict="unknown",
-                text=say("{share} hits on prompts that share nothing, without preemptions", share=share),
-            )
-        return HitJudgement(
-            verdict="recomputation",
-            text=say(
-                "{share} of looked-up tokens were hits, but these prompts share no prefix{preempted}: the hits are "
-                "blocks of preempted requests that are computed again. This is no reuse, and no gain in TTFT follows.",
-                share=share,
-                preempted="" if preemptions is None else f" and {show_count(preemptions)} requests were preempted",
-            ),
-        )
-    if preemptions:
-        text = say(
-            "{share} of looked-up tokens were hits, with {count} preemptions: a part of them is recomputation, no "
-            "reuse.",
-            share=share,
-            count=show_count(preemptions),
-        )
-        return HitJudgement(verdict="mixed", text=text)
+        return _of_random(show_fraction(fraction), preemptions)
+    return _of_any(show_fraction(fraction), preemptions)
+
+
+def _of_random(share: str, preemptions: int | None) -> HitJudgement:
+    if preemptions == 0:
+        text = say("{share} hits on prompts that share nothing, without preemptions", share=share)
+        return HitJudgement(verdict="unknown", text=text)
+    text = say(
+        "{share} of looked-up tokens were hits, but these prompts share no prefix: the hits are blocks of preempted "
+        "requests that are computed again. This is no reuse, and no gain in TTFT follows.",
+        share=share,
+    )
+    if preemptions is not None:
+        text = say("{text} Preemptions: {count}.", text=text, count=show_count(preemptions))
+    return HitJudgement(verdict="recomputation", text=text)
+
+
+def _of_any(share: str, preemptions: int | None) -> HitJudgement:
     if preemptions is None:
         return HitJudgement(verdict="unknown", text=say("{share} hits; preemptions were not recorded", share=share))
-    return HitJudgement(verdict="reuse", text=say("{share} hits, without a preemption: reuse.", share=share))
+    if not preemptions:
+        return HitJudgement(verdict="reuse", text=say("{share} hits, without a preemption: reuse.", share=share))
+    text = say(
+        "{share} of looked-up tokens were hits, with {count} preemptions: a part of them is no reuse.",
+        share=share,
+        count=show_count(preemptions),
+    )
+    return HitJudgement(verdict="mixed", text=text)
 
 
-def _from_requests(totals: PrefillTotals) -> HitJudgement:
+def _from_requests(parts: Sequence[PrefillTotals]) -> HitJudgement:
+    totals = add_totals(parts)
     hits = totals.local_hit_tokens + (totals.external_hit_tokens or 0)
     verdict: Verdict = "reuse"
     if totals.recovered_tokens:

@@ -7,6 +7,7 @@ waits L(c) - L(1) of its latency. Source for the case: public threads on queue m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,7 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitJudgement:
-    """Growth per doubling between neighbours, and at the highest load the expected wait and what the metric has of "
-    "it."""
+    """Growth per doubling of load; at the highest load, the expected wait and what the metric has of it."""
 
     growth_per_doubling: tuple[float, ...]
     is_serial: bool
@@ -53,8 +53,7 @@ def judge_wait(points: Sequence[LoadPoint]) -> WaitJudgement:
     ):
         raise BadInput("give two loads or more, each once, with positive concurrency and latency.")
     growth = tuple(
-        (b.latency_s / a.latency_s) ** (1 / log2(b.concurrency / a.concurrency))
-        for a, b in zip(ordered, ordered[1:], strict=False)
+        (b.latency_s / a.latency_s) ** (1 / log2(b.concurrency / a.concurrency)) for a, b in pairwise(ordered)
     )
     first, last = ordered[0], ordered[-1]
     wait = max(last.latency_s - first.latency_s, 0.0)

@@ -9,6 +9,7 @@ last prompt token, decode = to the end. A step's end is when the next schedule()
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stepscope.errors import InvariantBroken
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestChunk:
-    """One prefill row, and what else its step held. `recomputed_tokens`: of its query, what had been computed "
-    "before."""
+    """One prefill row, and what else its step held. `recomputed_tokens`: those computed before."""
 
     step_id: int
     chunk_index: int
@@ -51,7 +51,7 @@ class RequestStages:
         names = ("front", "queue", "prefill", "decode")
         return {
             name: None if a is None or b is None else b - a
-            for name, a, b in zip(names, points, points[1:], strict=False)
+            for name, (a, b) in zip(names, pairwise(points), strict=True)
         }
 
 
@@ -237,4 +237,19 @@ def total_prefill(requests: Sequence[RequestAccount]) -> PrefillTotals | None:
         recomputed_tokens=sum(r.recomputed_tokens for r in requests),
         recovered_tokens=sum(r.recovered_tokens for r in requests),
         num_preemptions=sum(r.num_preemptions for r in requests),
+    )
+
+
+def add_totals(parts: Sequence[PrefillTotals]) -> PrefillTotals:
+    """Over several engine cores."""
+    external = [part.external_hit_tokens for part in parts]
+    return PrefillTotals(
+        num_requests=sum(part.num_requests for part in parts),
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        local_hit_tokens=sum(part.local_hit_tokens for part in parts),
+        external_hit_tokens=None if None in external else sum(n or 0 for n in external),
+        effective_tokens=sum(part.effective_tokens for part in parts),
+        recomputed_tokens=sum(part.recomputed_tokens for part in parts),
+        recovered_tokens=sum(part.recovered_tokens for part in parts),
+        num_preemptions=sum(part.num_preemptions for part in parts),
     )

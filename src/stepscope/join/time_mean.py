@@ -18,16 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeMean:
-    """`value` is exact where `low` equals `high`."""
+    """Bounds of a mean. `is_exact`: it rests on an integral over every change, so both are the mean."""
 
     low: float
     high: float
     duration_ns: int
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it rests on an integral over every change."""
-        return self.low == self.high
+    is_exact: bool = False
 
 
 def mean_of_integral(integral_ns: Sequence[int | None], clock_ns: Sequence[int | None]) -> TimeMean | None:
@@ -37,7 +33,7 @@ def mean_of_integral(integral_ns: Sequence[int | None], clock_ns: Sequence[int |
         return None
     duration = points[-1][1] - points[0][1]
     value = (points[-1][0] - points[0][0]) / duration
-    return TimeMean(low=value, high=value, duration_ns=duration)
+    return TimeMean(low=value, high=value, duration_ns=duration, is_exact=True)
 
 
 def mean_of_steps(
@@ -46,7 +42,7 @@ def mean_of_steps(
     """Bounds from the counts after each step and before the next.
 
     >>> mean_of_steps([0, 10, 20], [2, 4, 0], [0, 3, 4])
-    TimeMean(low=3.0, high=3.5, duration_ns=20)
+    TimeMean(low=3.0, high=3.5, duration_ns=20, is_exact=False)
     """
     low = high = 0
     duration = 0
@@ -71,12 +67,14 @@ def mean_waiting(steps: Sequence[StepRecord]) -> TimeMean | None:
 
 
 def mean_running(steps: Sequence[StepRecord]) -> TimeMean | None:
-    """Running requests of one engine core over its log; from samples they hold until the next step."""
+    """Running requests of one engine core over its log."""
     exact = mean_of_integral([s.running_request_ns for s in steps], [s.stream_ns for s in steps])
     if exact is not None:
         return exact
     counts = [s.num_running for s in steps]
-    return mean_of_steps([s.time_ns for s in steps], counts, [None] * len(steps))
+    # a request that the next step calls finished may have ended at any time since this one
+    left = [None if n is None else n - len(after.finished) for n, after in zip(counts, steps[1:], strict=False)]
+    return mean_of_steps([s.time_ns for s in steps], counts, [None, *left])
 
 
 def add_means(means: Sequence[TimeMean | None]) -> TimeMean | None:
@@ -85,5 +83,8 @@ def add_means(means: Sequence[TimeMean | None]) -> TimeMean | None:
     if not known or len(known) < len(means):
         return None
     return TimeMean(
-        low=sum(m.low for m in known), high=sum(m.high for m in known), duration_ns=max(m.duration_ns for m in known)
+        low=sum(m.low for m in known),
+        high=sum(m.high for m in known),
+        duration_ns=max(m.duration_ns for m in known),
+        is_exact=all(m.is_exact for m in known),
     )

@@ -1,7 +1,9 @@
 """Which reader reads what: by the first bytes of the (inflated) content, never by the name.
 
-A reader is three things: NAME, `sniff(head) -> bool`, `read(path, on_progress) -> EventStore`. Ours are listed here;
-others register under the entry point group `stepscope.readers` and are asked first.
+A reader is three things: NAME, `sniff(head) -> bool`, `read(path, on_progress)` -> one EventStore, or several where one
+file holds several processes. One whose input may be a directory, or that must open a file to know it, has
+`knows(path) -> bool` too. Ours are listed here; others register under the entry point group `stepscope.readers` and are
+asked first.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from isal import isal_zlib
 
 from stepscope.errors import AmbiguousInput, BadInput, UnreadableTrace
 from stepscope.readers import inflate
+from stepscope.readers.ascend import reader as ascend
 from stepscope.readers.kineto import reader as kineto
+from stepscope.readers.nsys import reader as nsys
+from stepscope.store.events import EventStore
 from stepscope.store.run import is_run, open_run
 from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stepscope.store.events import EventStore
+    from collections.abc import Callable, Sequence
 
 _HEAD_BYTES = 4096
-_ENDINGS = (".json", ".json.gz")
+_ENDINGS = (".json", ".json.gz", ".sqlite")
 
 
 class Reader(Protocol):
@@ -38,39 +41,49 @@ class Reader(Protocol):
         """Whether the start of the text is of this format."""
 
     @staticmethod
-    def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore:
-        """Read one file."""
+    def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore | Sequence[EventStore]:
+        """Read one file: a store, or one for each process that it holds."""
 
 
-READERS: tuple[Reader, ...] = (kineto,)  # type: ignore[assignment]  # a module is the reader
+# nsys takes any SQLite database: readers of other ones stand before it
+READERS: tuple[Reader, ...] = (ascend, kineto, nsys)  # type: ignore[assignment]  # a module is the reader
 
 
 def find_files(source: str | Path) -> tuple[Path, ...]:
-    """The trace files that a path, a directory or a glob names.
+    """The trace files that a path, a directory or a glob names; a profile that is a directory is one of them.
 
     Raises:
         BadInput: there is none.
     """
     path = Path(source).expanduser()
-    if path.is_file():
+    if path.is_file() or ascend.knows(path):
         return (path,)
     if path.is_dir():
-        files = tuple(sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(_ENDINGS) and _is_trace(p)))
+        files = tuple(sorted(p for p in path.iterdir() if _is_input(p)))
         if not files:
             raise BadInput(
                 f"{source}: no trace files ({', '.join('*' + e for e in _ENDINGS)}) in this directory. "
                 "Name the directory that the profiler wrote to (for vLLM: torch_profiler_dir)."
             )
         return files
-    files = tuple(sorted(Path(found) for found in glob.glob(str(path)) if Path(found).is_file()))  # noqa: PTH207  # the pattern is absolute or relative as given
+    found = sorted(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207  # the pattern is absolute or relative as given
+    files = tuple(p for p in found if p.is_file() or ascend.knows(p))
     if not files:
         raise BadInput(f"{source}: no such file, directory or pattern. Check the path.")
     return files
 
 
+def _is_input(path: Path) -> bool:
+    if path.is_dir():
+        return ascend.knows(path)
+    return path.name.endswith(_ENDINGS) and _is_trace(path)
+
+
 def _is_trace(path: Path) -> bool:
     """Other JSON may lie beside traces (meta.json); only what holds a list of events counts in a directory."""
     head = _head(path)
+    if path.suffix == ".sqlite":
+        return nsys.sniff(head)
     return b"traceEvents" in head or b'"schemaVersion"' in head or head.lstrip().startswith(b"[") or not head.strip()
 
 
@@ -91,10 +104,11 @@ def choose_reader(path: Path) -> Reader:
     Raises:
         UnreadableTrace: none does.
     """
-    head = _head(path)
+    head = _head(path) if path.is_file() else b""
     others: tuple[Reader, ...] = tuple(point.load() for point in entry_points(group="stepscope.readers"))
     for reader in (*others, *READERS):
-        if reader.sniff(head):
+        knows = getattr(reader, "knows", None)
+        if knows(path) if knows is not None else reader.sniff(head):
             return reader
     known = ", ".join(reader.NAME for reader in (*others, *READERS))
     raise UnreadableTrace(str(path), "this is no format that a reader knows", f"Known readers: {known}")
@@ -110,15 +124,16 @@ def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None 
     """
     if is_run(Path(source).expanduser()):
         return Trace(source=str(source), stores=open_run(Path(source).expanduser()))
-    stores = [_read(path, on_progress) for path in find_files(source)]
+    stores = [store for path in find_files(source) for store in _read(path, on_progress)]
     _refuse_duplicates(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))
     return Trace(source=str(source), stores=tuple(stores))
 
 
-def _read(path: Path, on_progress: Callable[[int], None] | None) -> EventStore:
+def _read(path: Path, on_progress: Callable[[int], None] | None) -> Sequence[EventStore]:
     try:
-        return choose_reader(path).read(path, on_progress)
+        found = choose_reader(path).read(path, on_progress)
+        return (found,) if isinstance(found, EventStore) else found
     except OSError as error:
         raise UnreadableTrace(str(path), f"it cannot be read ({error.strerror})", "Check its permissions") from error
 

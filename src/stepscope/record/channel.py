@@ -31,6 +31,7 @@ _LOG = logging.getLogger("vllm.plugins.stepscope")
 _PIPE_BYTES = 1 << 20
 _RESTART_S = 1.0
 _CLOSE_S = 0.5
+_START_S = 10.0
 
 
 class Channel:
@@ -55,7 +56,6 @@ class Channel:
         self._bytes = 0
         self._sent = 0  # bytes of the first frame that are in the pipe
         self._fd = -1
-        self._writer: subprocess.Popen[bytes] | None = None
         self._start_at = 0.0
         self._is_starting = False
         self._said = False
@@ -77,11 +77,6 @@ class Channel:
             max_files=settings.num_files,
             queue_bytes=settings.queue_bytes,
         )
-
-    @property
-    def writer_pid(self) -> int | None:
-        """The writer's process, for tests and diagnosis."""
-        return self._writer.pid if self._writer else None
 
     def offer(self, record: dict[str, Any]) -> bool:
         """Give a record to the log; False where it was dropped."""
@@ -161,33 +156,34 @@ class Channel:
 
     def _start(self) -> None:
         fd = -1
-        writer = None
+        is_started = False
         try:
-            if self._writer is not None:
-                self._writer.poll()  # reap the one that was killed
             read_end, fd = os.pipe()
             with contextlib.suppress(OSError):  # a smaller pipe does too
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
             os.set_blocking(fd, False)
             try:
                 command = [sys.executable or "python3", "-S", "-E", str(Path(log_writer.__file__)), str(self._folder)]
-                writer = subprocess.Popen(  # noqa: S603  # our own file
+                subprocess.run(  # noqa: S603  # our own file; it forks the writer and ends at once
                     [*command, *self._limits, str(self._pid)],
                     stdin=read_end,
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
+                    check=True,
+                    timeout=_START_S,
                 )
+                is_started = True
             finally:
                 os.close(read_end)
         except Exception as error:  # noqa: BLE001  # the engine must not notice
             self._say("no writer of the step log could be started (%s)", error)
         with self._lock:
             self._is_starting = False
-            if writer is None or self._start_at == float("inf"):
+            if not is_started or self._start_at == float("inf"):
                 with contextlib.suppress(OSError):
                     os.close(fd)
                 return
-            self._writer, self._fd, self._sent = writer, fd, 0
+            self._fd, self._sent = fd, 0
             first = step_log.encode(self._header)
             self._frames.appendleft(first)
             self._bytes += len(first)

@@ -237,12 +237,12 @@ def _last_seq(path: Path) -> int:
     return -1
 
 
-def serve(fd: int, folder: Path, *, max_bytes: int, max_files: int, parent: int) -> None:
+def serve(fd: int, folder: Path, *, max_bytes: int, max_files: int, engine: int) -> None:
     """Write what comes in on `fd` until its end, or until the engine is gone and the pipe is empty."""
     writer: StepLogWriter | None = None
     buffer = bytearray()
     next_seq: int | None = None
-    while data := _read(fd, parent):
+    while data := _read(fd, engine):
         buffer += data
         whole = buffer.rfind(b"\n") + 1  # no frame holds a line break but at its end
         bodies = [item for item in step_log.split_frames(bytes(buffer[:whole])) if isinstance(item, bytes)]
@@ -258,13 +258,23 @@ def serve(fd: int, folder: Path, *, max_bytes: int, max_files: int, parent: int)
         writer.close(next_seq)
 
 
-def _read(fd: int, parent: int) -> bytes:
+def _read(fd: int, engine: int) -> bytes:
     while True:
         ready, _, _ = select.select([fd], [], [], _POLL_S)
         if ready:
             return os.read(fd, _READ_BYTES)
-        if os.getppid() != parent:
+        if not _is_there(engine):
             return b""  # another process may still hold the pipe's other end: the engine's children inherit it
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _say(text: str) -> None:
@@ -274,11 +284,13 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():  # an engine that ends kills its children: the writer is none, so that it can write what is left
+        os._exit(0)
     with contextlib.suppress(KeyboardInterrupt):
         serve(
             sys.stdin.fileno(),
             Path(sys.argv[1]),
             max_bytes=int(sys.argv[2]),
             max_files=int(sys.argv[3]),
-            parent=int(sys.argv[4]),
+            engine=int(sys.argv[4]),
         )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from stepscope.answers.compare import Compared, Comparison
     from stepscope.answers.kernels import KernelChange
     from stepscope.answers.noise import Delta, Estimate
+    from stepscope.answers.whole import WholeFamily
     from stepscope.messages import Message
 
 SCHEMA = "stepscope.comparison/1"
@@ -54,6 +55,7 @@ def to_comparison_document(comparison: Comparison) -> Document:
             }
             for u in comparison.unmatched
         ],
+        "families": [_whole(family) for family in comparison.families],
         "messages": _messages(comparison),
     }
 
@@ -90,6 +92,20 @@ def _workload(compared: Compared) -> Document:
             "num_names": uniform.num_names,
             "grade": "inferred",
         },
+    }
+
+
+def _whole(family: WholeFamily) -> Document:
+    return {
+        "category": family.category,
+        "family": family.family,
+        "count_a": family.count_a,
+        "count_b": family.count_b,
+        "a_ns": family.a_ns,
+        "b_ns": family.b_ns,
+        "one_a_ns": family.one_a_ns,
+        "one_b_ns": family.one_b_ns,
+        "grade": "classified",
     }
 
 
@@ -145,8 +161,13 @@ def _messages(comparison: Comparison) -> Document:
 
 
 def comparison_rows(document: Document) -> list[Document]:
-    """One row a number: wall, parts, categories, families and kernels of each workload."""
-    return [row for workload in document["workloads"] for row in _rows(workload)]
+    """One row a number: wall, parts, categories, families and kernels of each workload; else the whole captures'."""
+    head = dict.fromkeys(ROW_COLUMNS) | {"level": "family, whole capture"}
+    whole = [
+        head | {key: value for key, value in family.items() if key in ROW_COLUMNS} | {"name": family["family"]}
+        for family in document["families"]
+    ]
+    return [row for workload in document["workloads"] for row in _rows(workload)] + whole
 
 
 def _rows(workload: Document) -> Iterator[Document]:

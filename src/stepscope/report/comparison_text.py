@@ -48,6 +48,7 @@ def _sections(document: Document, tr: Translator) -> list[Section]:
         _verdict(document, tr),
         _matched(document, tr),
         *workloads,
+        *([_whole(document, tr)] if document["families"] else []),
         _unmatched(document, tr),
     ]
 
@@ -155,6 +156,29 @@ def _kernels(workload: Document, tr: Translator) -> Section:
         lines=lines,
         grid=Grid(columns=_titles(names, tr), rows=rows) if rows else None,
     )
+
+
+def _whole(document: Document, tr: Translator) -> Section:
+    """Families of the whole captures, ranked: all that can be said where no step has its partner."""
+    names = ("family", ">events A", ">B", ">total A", ">B", ">one in A", ">one in B")
+    rows = tuple(
+        (
+            f"{tr(f['category'])} / {tr(f['family'])}",
+            show_count(f["count_a"]),
+            show_count(f["count_b"]),
+            show_ns(f["a_ns"]),
+            show_ns(f["b_ns"]),
+            show_ns(f["one_a_ns"]),
+            show_ns(f["one_b_ns"]),
+        )
+        for f in document["families"][:SHOWN]
+    )
+    lines = (
+        tr("No step has its partner, so the captures may hold different work: compare the means, not the totals."),
+        tr("Sums of recorded device events over all ranks; overlaps count twice, and idle time is not in them."),
+    )
+    title = tr("Kernel families of the whole captures, most time first")
+    return Section(title=title, lines=lines, grid=Grid(columns=_titles(names, tr), rows=rows))
 
 
 def _unmatched(document: Document, tr: Translator) -> Section:

@@ -179,6 +179,7 @@ def order_events(events: Events, names: Sequence[str], tracks: Sequence[Track]) 
         column[:] = column[order]
     return EventStoreParts(
         events=events,
+        order=order,
         names=tuple(names[i] for i in name_order),
         tracks=tuple(tracks[i] for i in track_order),
     )
@@ -186,9 +187,10 @@ def order_events(events: Events, names: Sequence[str], tracks: Sequence[Track]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStoreParts:
-    """The parts of a store that are put in order together."""
+    """The parts of a store that are put in order together; `order`: where each event stood before."""
 
     events: Events
+    order: Int64
     names: tuple[str, ...]
     tracks: tuple[Track, ...]
 

@@ -111,6 +111,65 @@ HEALTH_CODES: dict[str, HealthCode] = {
         meaning="an event category that the reader does not know; kept as `other`",
         remedy="Report it.",
     ),
+    # recorders' databases (Nsight Systems)
+    "untried_schema": HealthCode(
+        severity="info", meaning="the export has a schema version that was not tried", remedy="Report it if it misreads."
+    ),
+    "schema_table_missing": HealthCode(
+        severity="doubt",
+        meaning="a table that the account needs is not in the export: it was not recorded, or not exported",
+        remedy="Record with -t cuda,nvtx and export all tables.",
+    ),
+    "schema_column_missing": HealthCode(
+        severity="doubt",
+        meaning="a column is not in the export; its values are unknown",
+        remedy="Export again with a newer version of the recorder.",
+    ),
+    "empty_table": HealthCode(
+        severity="doubt", meaning="a table is there without rows: no evidence", remedy="Record with -t cuda,nvtx."
+    ),
+    "table_not_read": HealthCode(
+        severity="info", meaning="tables with rows that no part of the account uses", remedy=_NOTHING
+    ),
+    "nvtx_declaration": HealthCode(
+        severity="info", meaning="NVTX rows that name a thread or a domain and time nothing", remedy=_NOTHING
+    ),
+    "unnamed_event": HealthCode(
+        severity="doubt", meaning="an event's name is not in the export", remedy="Export all tables."
+    ),
+    "graph_as_one_item": HealthCode(
+        severity="doubt",
+        meaning="a graph's replay was recorded as one item: the kernels in it are not in the export",
+        remedy="Record with --cuda-graph-trace=node.",
+    ),
+    "recorder_warning": HealthCode(
+        severity="doubt", meaning="a warning or an error that the recorder itself left", remedy="Read its text."
+    ),
+    # tables, and profiles of several files
+    "table_row_broken": HealthCode(
+        severity="loss", meaning="a row of a table has fewer or more cells than its header; left out", remedy=_AGAIN
+    ),
+    "table_missing": HealthCode(
+        severity="doubt",
+        meaning="a table or file of the export is missing or cannot be read; what it would hold is unknown",
+        remedy="Export the profile again, whole.",
+    ),
+    "export_left_aside": HealthCode(
+        severity="info", meaning="the profile is there in several forms; one of them was read", remedy=_NOTHING
+    ),
+    "duplicate_event": HealthCode(
+        severity="info", meaning="an event is exported twice (same name, start and length); kept once", remedy=_NOTHING
+    ),
+    "repeated_lane": HealthCode(
+        severity="info",
+        meaning="events of lanes that repeat or sum up others (planes, overlap analysis); not read again",
+        remedy=_NOTHING,
+    ),
+    "not_in_timeline": HealthCode(
+        severity="doubt",
+        meaning="a kernel of the table has no event in the timeline, so its launch is not known",
+        remedy="Export the timeline too.",
+    ),
     # correlation
     "missing_correlation": HealthCode(
         severity="doubt",

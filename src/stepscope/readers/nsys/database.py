@@ -116,7 +116,9 @@ def open_export(path: Path) -> Iterator[Export]:
 
 
 def _read_schema(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
+    names = [
+        str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+    ]
     return {
         name: tuple(str(row[1]) for row in connection.execute(f"PRAGMA table_info({_quoted(name)})"))
         for name in sorted(names)

@@ -51,9 +51,10 @@ def call_name(name: str) -> str:
 def copy_name(direction: int, source: int, target: int) -> str:
     """A copy by its direction and kinds of memory, as numbered by CUPTI."""
     way = _DIRECTIONS.get(direction, "Unknown")
+    if direction >= _UNIFIED:
+        return f"Memcpy {way} (Unified)"
     kinds = [_MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown" for kind in (source, target)]
-    prefix = "Unified " if direction >= _UNIFIED else ""
-    return f"Memcpy {prefix}{way} ({kinds[0]} -> {kinds[1]})"
+    return f"Memcpy {way} ({kinds[0]} -> {kinds[1]})"
 
 
 def fill_name(memory: int) -> str:
