@@ -102,6 +102,24 @@ def hold_the_laws(table: StepTable, budget: RankBudget, *, has_frames: bool) -> 
     assert [w.step_id for w in budget.windows] == [step.step_id for step in table.counted]
 
 
+def has_worker_frames(store: EventStore, table: StepTable) -> bool:
+    e = store.events
+    return any(e.kind[i] == FRAME and e.track_id[i] in workers(store, table) for i in range(len(e)))
+
+
+def workers(store: EventStore, table: StepTable) -> set[int]:
+    """The thread of the first step, else of most launches, operations or frames."""
+    e = store.events
+    for step in table.steps:
+        if step.boundary.track_id is not None:
+            return {step.boundary.track_id}
+    for kind in (RUNTIME, OP, FRAME):
+        tracks = [int(track) for track, own in zip(e.track_id, e.kind, strict=True) if own == kind]
+        if tracks:
+            return {max(sorted(set(tracks)), key=tracks.count)}
+    return set()
+
+
 # --- device lane
 
 DeviceRow = tuple[str, int, int, int, bool]  # name, start, duration, stream, has a launch
@@ -136,7 +154,7 @@ def device_events(device: list[DeviceRow], host: list[HostRow], steps: list[tupl
             else kernel(name, start, duration, of=of, stream=stream)
         )
         if has_launch:
-            events.append(launch(max(start - 15, 0), i, duration=2))
+            events.append(launch(max(start - 15, 0), i, duration=2, thread=1 + stream % 2))
     events += [frame(name, start, duration, thread=thread) for name, start, duration, thread in host]
     end = 0
     for start, duration in sorted(steps):
@@ -154,23 +172,26 @@ def device_oracle(store: EventStore, table: StepTable, budget: RankBudget) -> li
         for i in range(len(e))
     ]
     ranges = [(s.boundary.start_ns, s.boundary.end_ns) for s in table.counted if s.boundary.first_work is None]
-    marked = [s.boundary.track_id for s in table.steps if s.boundary.track_id is not None]
-    calls = [track for *_, kind, track in rows if kind == RUNTIME]
-    frames = [track for *_, kind, track in rows if kind == FRAME]
-    worker = set(marked[:1]) or set(calls[:1]) or ({max(sorted(set(frames)), key=frames.count)} if frames else set())
+    worker = workers(store, table)
+    # threads with a launch of recorded work: all launches here are of that kind
+    launching = worker | {track for *_, kind, track in rows if kind == RUNTIME}
     result: list[Account] = []
     for t in range(*table.windows.span):
         now = [row for row in rows if row[0] <= t < row[1]]
         device = [DEVICE_NAMES[name] for _, _, name, kind, _ in now if kind <= LAST_DEVICE_KIND]
         on_worker = [(name, kind) for _, _, name, kind, track in now if kind > LAST_DEVICE_KIND and track in worker]
+        on_launching = [
+            (name, kind) for _, _, name, kind, track in now if kind > LAST_DEVICE_KIND and track in launching
+        ]
+        helped = any(kind in (OP, RUNTIME) and track not in worker for *_, kind, track in now if track in launching)
         if device:
             first = min(("compute", "kv", "comm", "unmatched").index(category) for category, _ in device)
             category = ("compute", "kv", "comm", "unmatched")[first]
             result.append(next(account for account in device if account[0] == category))  # rows are in order of start
-        elif any(name == ACQUIRE for name, _ in on_worker):
+        elif any(name == ACQUIRE for name, _ in on_worker) and not helped:
             result.append(("supply", "dequeue"))
         elif any(a <= t < b for a, b in ranges) or any(
-            kind in (OP, RUNTIME) or name in (EXECUTE, SAMPLE) for name, kind in on_worker
+            kind in (OP, RUNTIME) or name in (EXECUTE, SAMPLE) for name, kind in on_launching
         ):
             result.append(("host", "launch_gap"))
         elif any(kind == FRAME for _, kind in on_worker):
@@ -188,7 +209,7 @@ def test_each_ns_of_a_device_lane_is_in_the_one_account_that_an_oracle_names(
 ) -> None:
     store = to_store(device_events(device, host, steps))
     table, budget = budget_of(store)
-    hold_the_laws(table, budget, has_frames=store.has_frames)
+    hold_the_laws(table, budget, has_frames=has_worker_frames(store, table))
     held = per_ns(budget.partition.parts, *budget.partition.span)
     assert held == [[account] for account in device_oracle(store, table, budget)]
 
@@ -255,6 +276,25 @@ def test_a_waiting_frame_of_another_thread_is_no_supply(on_device: bool) -> None
     _, budget = budget_of(to_store(events))
     assert budget.windows[1].exclusive_ns["supply"] == 10
     assert budget.windows[1].busy_ns["supply"] == 10
+
+
+def test_a_wait_of_the_worker_while_a_helper_thread_launches_is_host_time_and_no_supply() -> None:
+    # as SGLang's overlap thread: the scheduler thread waits, another one launches the forward
+    events = [scope(decode(1), 0, 5), frame(ACQUIRE, 10, 80), scope(decode(1), 95, 5), op(BMM_OP, 20, 30, thread=2)]
+    events += [*launched(GEMM, 1, 2, 6, of=1), launch(40, 2, thread=2), kernel(GEMM, 60, 10, of=2)]
+    _, budget = budget_of(to_store([*events, *launched(NORM, 96, 97, 3, of=3)]))
+    first, second = budget.windows
+    assert (first.exclusive_ns["supply"], first.exclusive_ns["host"]) == (10 + 10, 30)
+    assert second.exclusive_ns["supply"] == 90 - 70
+
+
+def test_stacks_of_another_thread_show_no_wait_of_the_worker() -> None:
+    events = [scope(decode(1), t, 20) for t in (0, 100)] + [frame(ELSEWHERE, 0, 120, thread=2)]
+    report = to_report([*events, *launched(GEMM, 5, 6, 10, of=1), *launched(GEMM, 105, 106, 10, of=2)])
+    assert [row["exclusive_ns"]["supply"] for row in report["budget"]] == [None] * 3
+    supply = next(question for question in report["questions"] if question["id"] == "supply")
+    assert supply["status"] == "refused"
+    assert "no Python stacks" in supply["missing"][0]
 
 
 def test_idle_under_a_sync_whose_work_was_not_recorded_is_unknown() -> None:
@@ -334,7 +374,7 @@ def test_each_ns_of_a_host_lane_is_the_innermost_ranges_that_decides(
     store = to_store([*events, scope(decode(1), begin, length)])
     table, budget = budget_of(store)
     assert table.windows.lane == "host"
-    hold_the_laws(table, budget, has_frames=store.has_frames)
+    hold_the_laws(table, budget, has_frames=has_worker_frames(store, table))
     first, last = budget.partition.span
     expected: list[Account] = []
     for t in range(first, last):

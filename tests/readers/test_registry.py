@@ -69,11 +69,13 @@ def test_content_decides_who_reads_not_the_name(tmp_path: Path) -> None:
     assert open_trace(tmp_path / "plain.json.gz").stores[0].counts.intact == 1
 
 
-@pytest.mark.parametrize("data", [b"hello", b"SQLite format 3\0", b"\x89PNG\r\n", b"<html>", gzip.compress(b"hello", mtime=0)])
+@pytest.mark.parametrize(
+    "data", [b"hello", b"SQLite format 3\0", b"\x89PNG\r\n", b"<html>", gzip.compress(b"hello", mtime=0)]
+)
 def test_another_format_is_refused_with_the_readers_there_are(tmp_path: Path, data: bytes) -> None:
     put(tmp_path, odd__json=data)
     with pytest.raises(
-        UnreadableTrace, match=r"odd\.json: this is no format that a reader knows\. Known readers: kineto"
+        UnreadableTrace, match=r"odd\.json: this is no format that a reader knows\. Known readers: (\w+, )*kineto"
     ):
         open_trace(tmp_path / "odd.json")
 
@@ -104,7 +106,7 @@ def test_a_missing_path_is_refused(tmp_path: Path) -> None:
 def test_a_directory_without_traces_is_refused(tmp_path: Path) -> None:
     put(tmp_path, meta__json=b'{"model": "x"}')
     with pytest.raises(
-        BadInput, match=r"no trace files \(\*\.json, \*\.json\.gz\) in this directory\. Name the directory"
+        BadInput, match=r"no trace files \(\*\.json, \*\.json\.gz, .*\) in this directory\. Name the directory"
     ):
         open_trace(tmp_path)
 

@@ -115,7 +115,8 @@ def test_an_aggregated_line_says_of_how_many_engines() -> None:
 def test_the_first_engine_generation_prints_no_engine() -> None:
     record = one(
         "INFO 03-01 10:00:00 metrics.py:455] Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 5.0 "
-        "tokens/s, Running: 2 reqs, Swapped: 0 reqs, Pending: 3 reqs, GPU KV cache usage: 1.5%, CPU KV cache usage: 0.0%."
+        "tokens/s, Running: 2 reqs, Swapped: 0 reqs, Pending: 3 reqs, GPU KV cache usage: 1.5%, CPU KV cache usage: "
+        "0.0%."
     )
     assert (record.values["num_waiting"], record.values["num_swapped"]) == (3, 0)
     assert record.values["kv_usage_fraction"] == 0.015
@@ -194,11 +195,9 @@ def test_every_form_is_known_to_its_last_key(line: str) -> None:
 
 @pytest.mark.parametrize("line", ALL)
 def test_an_unknown_key_is_kept_and_counted(line: str) -> None:
-    log = parse_server_log([f"{line.rstrip().rstrip(',')}{' ' if line is BALANCE else ', '}#surprise: 7"])
-    if line is BALANCE:
-        assert "#surprise:" in log.records[0].unknown
-    else:
-        assert log.records[0].unknown["#surprise"] == "7"
+    separator, pair = (" ", "surprise=7") if line is BALANCE else (", ", "surprise: 7")
+    log = parse_server_log([line.rstrip().rstrip(",") + separator + pair])
+    assert log.records[0].unknown["surprise"] == "7"
     assert log.records[0].values
     assert "log_key_unknown" in {row.code for row in log.reading.health}
 
@@ -233,12 +232,13 @@ def test_an_impossible_time_is_counted_and_the_figures_stay() -> None:
 
 
 def test_arguments_of_both_engines() -> None:
+    server = "(APIServer pid=1) INFO 10-12 14:03:20"
+    given = "{'model': 'm', 'max_num_batched_tokens': 512, 'profiler_config': ProfilerConfig(profiler='torch')}"
     log = parse_server_log(
         [
-            "(APIServer pid=1) INFO 10-12 14:03:20 [api_utils.py:286] non-default args: {'model': 'm', "
-            "'max_num_batched_tokens': 512, 'profiler_config': ProfilerConfig(profiler='torch')}",
+            f"{server} [api_utils.py:286] non-default args: {given}",
             "[2026-10-12 14:03:22] server_args=ServerArgs(model_path='m', chunked_prefill_size=32768, dp_size=2)",
-            "(EngineCore pid=1) INFO 10-12 14:03:20 [kv_cache_utils.py:2327] GPU KV cache size: 262,144 tokens, Maximum",
+            f"{server} [kv_cache_utils.py:2327] GPU KV cache size: 262,144 tokens, Maximum concurrency",
         ]
     )
     assert log.arguments["max_num_batched_tokens"] == "512"

@@ -106,7 +106,7 @@ def test_empty_steps_are_listed_and_not_counted() -> None:
     assert [step.phase for step in table.steps] == ["prefill", "empty", "empty", "decode"]
     assert [step.step_id for step in table.counted] == [0, 3]
     assert [step.window is None for step in table.steps] == [False, True, True, False]
-    assert [step.num_kernels for step in table.steps] == [1, None, None, 1]
+    assert [step.num_kernels for step in table.steps] == [1, 0, 0, 1]
 
 
 def test_steps_come_in_time_order_whatever_the_files_order() -> None:

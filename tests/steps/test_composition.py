@@ -107,18 +107,22 @@ def test_work_launched_before_any_step_is_in_none() -> None:
     law(table)
 
 
-def test_an_empty_step_takes_no_work() -> None:
+def test_an_empty_step_takes_what_it_launches_in_its_own_range_and_no_more() -> None:
     table = find_steps(
         to_store(
             [
                 scope(decode(1), 0, 10),
                 scope(EMPTY, 20, 10),
                 *launched(GEMM, 5, 6, 3, of=1),
-                *launched(NORM, 25, 26, 3, of=2),
+                *launched(NORM, 25, 26, 3, of=2),  # a dummy batch: SGLang's idle ranks run one
+                *launched(NORM, 35, 36, 3, of=3),
             ]
         )
     )
-    assert steps_of(table) == [0, 0]
+    assert steps_of(table) == [0, 1, 0]
+    assert [step.num_kernels for step in table.steps] == [2, 1]
+    assert [step.device_busy_ns for step in table.steps] == [6, 3]
+    law(table)
 
 
 def test_without_ids_only_work_inside_a_steps_own_host_range_is_its_own() -> None:

@@ -82,9 +82,8 @@ def _supply(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
                 )
             )
             continue
-        waited = rank.budget.total.exclusive_ns["supply"] or 0
-        signal = next((s for s in rank.signals if s.layer == "supply"), None)
-        if signal is None and not rank.store.has_frames:
+        waited = rank.budget.total.exclusive_ns["supply"]
+        if waited is None:
             refusals.append(
                 _refuse(say("{rank}: waits of the worker (no Python stacks)", rank=_of(rank)), recipes.STACKS)
             )

@@ -1,7 +1,7 @@
 """A rank's budget: the exclusive partition and the busy view, per step's window and over the whole span.
 
 Where the gate (`coverage`) says no, supply, host and idle are withheld: None, and their ns go to `unknown`.
-Without Python stacks no wait of a worker can be seen: supply and idle are None, not zero.
+Without Python stacks of the worker thread no wait of it can be seen: supply and idle are None, not zero.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.budget.coverage import Coverage, check_coverage
-from stepscope.budget.partition import Partition, partition
+from stepscope.budget.partition import Partition, partition, sees_waits
 from stepscope.budget.placement import Account, Placements, place_events
 from stepscope.errors import InvariantBroken
 from stepscope.intervals import overlaps
@@ -69,7 +69,7 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
     starts = np.array([edge[0] for edge in edges], np.int64)
     ends = np.array([edge[1] for edge in edges], np.int64)
     measured = parts.measure(starts, ends)
-    withheld = WITHHELD if not coverage.idle_claimable else () if store.has_frames else UNSEEN_WITHOUT_STACKS
+    withheld = WITHHELD if not coverage.idle_claimable else () if sees_waits(store, table) else UNSEEN_WITHOUT_STACKS
     busy = {name: overlaps(parts.busy[name], starts, ends) for name in BUSY if name in parts.busy}
     budgets = []
     for i, (start, end) in enumerate(edges):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.budget.omissions import OMISSIONS, Evidence, Reason, check_backend
+from stepscope.budget.omissions import OMISSIONS, check_backend
+from stepscope.budget.reason import Evidence, Reason
 
 if TYPE_CHECKING:
     from stepscope.budget.placement import Placements
@@ -46,10 +47,14 @@ REASON_MEANING: dict[str, str] = {
     "graph_launches_without_kernels": "graph launches have no kernels: graph-level or dropped",
     "partial_replays": "replays of the same graph have different numbers of kernels",
     "steps_without_kernels": "steps that ran tokens have no kernel",
+    "steps_short_of_kernels": "steps have far fewer kernels than steps of the same shape",
     "deferred_burst": "device work is stamped outside the steps, in a burst",
     "kernels_outside_steps": "too much device time inside the windows belongs to no step",
     "duration_outlier": "one event holds much of the time and runs over later ones of its stream",
     "device_times_lost": "device events without usable times",
+    "clocks_disagree": "host and device clocks are apart: the cause of idle time cannot be read off the host",
+    "ids_used_twice": "several launches share a correlation id, as in a file of two processes",
+    "launches_pending": "the capture ended before its last launches ran",
     "truncated_window": "the host waits for device work from before or outside the capture",
     "shared_graph_id": "kernels of a graph share their launch's id: no operation or shape per kernel",
     "ids_missing": "device work without usable correlation ids is joined to steps by time",

@@ -5,92 +5,37 @@ A test gives a Reason or None. Thresholds are fractions of what is counted; each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.budget.catalog import is_graph_launch, is_launch
+from stepscope.budget.alignment import clocks_disagree, ids_used_twice, short_steps
+from stepscope.budget.reason import NODE_LEVEL, WHOLE_CAPTURE, Evidence, Reason
 from stepscope.budget.replays import graphs_as_items, replay_groups
 from stepscope.intervals import intersect, overlaps, span, union
-from stepscope.messages import Message, say
+from stepscope.messages import say
 from stepscope.steps.composition import NO_STEP
 from stepscope.steps.windows import ran_on_cpu
 from stepscope.store.doubts import find_outliers
-from stepscope.store.events import NO_ID
 from stepscope.store.health import UNTIMED_CODES
-from stepscope.store.launches import NO_LAUNCH, has_constant_ids
-from stepscope.store.schema import LAST_DEVICE_KIND, OP, RUNTIME
+from stepscope.store.launches import NO_LAUNCH
+from stepscope.store.schema import OP
 from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.intervals import Int64
     from stepscope.steps.step import StepTable
     from stepscope.store.events import EventStore
 
 # up to this part of the launches may lack device work: the capture's last ones had not run when it stopped
 _TAIL = 0.05
+_DROPPED = 0.01  # the same of launches with later ones that have work: those had the time to run
 _GRAPH_TAIL = 0.02
 _REPLAY = 0.98  # a graph's replays are the same work: fewer events than this part of the fullest replay were dropped
 _OUTSIDE = 0.10
 _OUTLIER = 0.10
 _LOST = 0.01
-
-WHOLE_CAPTURE = Message(
-    "record CPU and device activities in one profile of few steps "
-    "(vLLM: torch_profiler_activities [CPU, CUDA], active_iterations 5, torch_profiler_with_stack false)"
-)
-NODE_LEVEL = Message(
-    "record kernels inside graphs: with Nsight `--cuda-graph-trace=node`; with the torch profiler a shorter window or "
-    "a driver whose CUPTI or roctracer reports replayed kernels; or run once with enforce_eager to compare"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reason:
-    """One finding of the gate. `withholds`: idle and shares cannot be claimed."""
-
-    code: str
-    withholds: bool
-    text: Message
-    record_with: Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """What the tests look at: launches and how many device events each has."""
-
-    store: EventStore
-    table: StepTable
-    launches: Int64
-    graph_launches: Int64
-    replayed: Int64  # device events per graph launch
-    unanswered: int  # plain launches without device work
-
-    @classmethod
-    def gather(cls, store: EventStore, table: StepTable) -> Evidence:
-        """Count launches and the device work of each."""
-        e = store.events
-        calls = np.flatnonzero(e.kind == RUNTIME)
-        names = [store.names[i] for i in e.name_id[calls].tolist()]
-        plain = calls[[is_launch(name) and not is_graph_launch(name) for name in names]] if len(calls) else calls
-        graphs = calls[[is_graph_launch(name) for name in names]] if len(calls) else calls
-        ids = np.sort(e.correlation_id[e.kind <= LAST_DEVICE_KIND])
-        counts = np.searchsorted(ids, e.correlation_id[graphs], "right") - np.searchsorted(
-            ids, e.correlation_id[graphs], "left"
-        )
-        counts[e.correlation_id[graphs] == NO_ID] = 0
-        known = e.correlation_id[plain]
-        unanswered = int((~np.isin(known, ids)).sum())
-        if has_constant_ids(e.correlation_id[calls]):
-            unanswered, graphs, counts = 0, graphs[:0], counts[:0]  # nothing to count by
-        elif not (ids != NO_ID).any() and len(ids):
-            unanswered = 0
-        return cls(
-            store=store, table=table, launches=plain, graph_launches=graphs, replayed=counts, unanswered=unanswered
-        )
 
 
 def check_backend(store: EventStore, table: StepTable) -> Reason | None:
@@ -129,16 +74,76 @@ def _graph_level_capture(x: Evidence) -> Reason | None:
 
 
 def _launches_without_kernels(x: Evidence) -> Reason | None:
-    if x.table.windows.lane == "none" or x.unanswered <= _TAIL * len(x.launches):
+    missing, all_of_them = int(x.unanswered.sum()), len(x.launches)
+    if x.table.windows.lane == "none" or (missing <= _TAIL * all_of_them and x.num_dropped <= _DROPPED * all_of_them):
         return None
     return Reason(
         code="launches_without_kernels",
         withholds=True,
         text=say(
             "{some} of {all} kernel launches ({share}) have no kernel in the capture",
-            some=x.unanswered,
+            some=missing,
+            all=all_of_them,
+            share=show_fraction(missing / all_of_them),
+        ),
+        record_with=WHOLE_CAPTURE,
+    )
+
+
+def _launches_pending(x: Evidence) -> Reason | None:
+    missing = int(x.unanswered.sum())
+    if not missing or x.table.windows.lane == "none" or _launches_without_kernels(x) is not None:
+        return None
+    return Reason(
+        code="launches_pending",
+        withholds=False,
+        text=say(
+            "{some} of {all} kernel launches have no kernel, {last} of them the capture's last ones: it ended before "
+            "they ran, so the last step is not whole",
+            some=missing,
             all=len(x.launches),
-            share=show_fraction(x.unanswered / len(x.launches)),
+            last=missing - x.num_dropped,
+        ),
+        record_with=WHOLE_CAPTURE,
+    )
+
+
+def _clocks_disagree(x: Evidence) -> Reason | None:
+    text = clocks_disagree(x)
+    if text is None:
+        return None
+    return Reason(
+        code="clocks_disagree",
+        withholds=True,
+        text=text,
+        record_with=say("update the driver and its profiler (CUPTI, roctracer), and {recipe}", recipe=WHOLE_CAPTURE),
+    )
+
+
+def _ids_used_twice(x: Evidence) -> Reason | None:
+    text = ids_used_twice(x)
+    if text is None:
+        return None
+    return Reason(
+        code="ids_used_twice",
+        withholds=True,
+        text=text,
+        record_with=say("give each process a file of its own (a profiler directory per rank)"),
+    )
+
+
+def _steps_short_of_kernels(x: Evidence) -> Reason | None:
+    short, alike = short_steps(x)
+    if short <= _GRAPH_TAIL * alike:
+        return None
+    return Reason(
+        code="steps_short_of_kernels",
+        withholds=True,
+        text=say(
+            "{some} of {all} eager steps hold far fewer kernels than other steps of the same requests and tokens: "
+            "launches and kernels were dropped together",
+            some=short,
+            all=alike,
         ),
         record_with=WHOLE_CAPTURE,
     )
@@ -356,9 +361,13 @@ OMISSIONS: tuple[Callable[[Evidence], Reason | None], ...] = (
     _launches_without_kernels,
     _deferred_burst,
     _steps_without_kernels,
+    _steps_short_of_kernels,
     _kernels_outside_steps,
     _duration_outlier,
     _device_times_lost,
+    _clocks_disagree,
+    _ids_used_twice,
+    _launches_pending,
     _truncated_window,
     _shared_graph_id,
     _ids_missing,

@@ -2,8 +2,9 @@
 
 Device lane: device work wins over idle; of overlapping device work compute wins over kv over comm over unmatched, so
 `comm` is exposed communication; within a category the earliest started wins. Idle ns are given by what the worker
-thread is recorded to do at that time: waiting for work (`supply`), inside a step or launching (`host`), something
-else (`idle`), or nothing known (`unknown`). Idle under a host sync whose awaited work was not recorded is `unknown`.
+thread is recorded to do at that time: waiting for work (`supply`), inside a step or launching (`host`; so do other
+threads that launch), something else (`idle`), or nothing known (`unknown`). Idle under a host sync whose awaited work
+was not recorded is `unknown`.
 Host lane (CPU backend): the worker thread is the device; self times of its operations, same categories.
 """
 
@@ -17,12 +18,13 @@ import numpy as np
 from stepscope.budget.placement import NO_ACCOUNT, UNMATCHED, Account, Placements, flatten
 from stepscope.errors import InvariantBroken
 from stepscope.intervals import NOTHING, Spans, intersect, merge, overlaps, span, subtract, union
+from stepscope.store.launches import NO_LAUNCH
 from stepscope.store.schema import FRAME, OP, RUNTIME, SCOPE
 
 if TYPE_CHECKING:
     from stepscope.intervals import Int64
     from stepscope.steps.step import StepTable
-    from stepscope.store.events import EventStore, Mask
+    from stepscope.store.events import Events, EventStore, Mask
 
 LAUNCH_GAP: Account = ("host", "launch_gap")
 PYTHON: Account = ("host", "python")
@@ -91,6 +93,20 @@ def worker_track(store: EventStore, table: StepTable) -> int | None:
     return None
 
 
+def launching_tracks(store: EventStore, table: StepTable) -> Int64:
+    """The threads that launched the recorded device work, and the worker thread."""
+    launch = table.work.launch
+    tracks: Int64 = np.unique(store.events.track_id[launch[launch != NO_LAUNCH]]).astype(np.int64)
+    worker = worker_track(store, table)
+    return tracks if worker is None else np.union1d(tracks, [worker])
+
+
+def sees_waits(store: EventStore, table: StepTable) -> bool:
+    """Whether Python stacks of the worker thread were recorded: without them no wait of it can be seen."""
+    e, track = store.events, worker_track(store, table)
+    return track is not None and bool(((e.kind == FRAME) & (e.track_id == track)).any())
+
+
 def _device_partition(store: EventStore, table: StepTable, placements: Placements) -> Partition:
     e, whole = store.events, span(*table.windows.span)
     rows = table.work.row
@@ -143,26 +159,29 @@ def _split_idle(store: EventStore, table: StepTable, placements: Placements, idl
 
 
 def _waits(store: EventStore, table: StepTable, placements: Placements) -> Spans:
-    """When the worker thread waits for its next work."""
-    return _on_worker(store, table, placements.of_category("supply") & (store.events.kind == FRAME))
+    """When the worker thread waits for its next work, and no other thread of it is at work on the device's behalf."""
+    e = store.events
+    waits = _on_threads(e, placements.of_category("supply") & (e.kind == FRAME), worker_track(store, table))
+    helpers = np.setdiff1d(launching_tracks(store, table), [worker_track(store, table)])
+    return subtract(waits, _on_threads(e, (e.kind == OP) | (e.kind == RUNTIME), helpers)) if len(helpers) else waits
 
 
 def _in_steps(store: EventStore, table: StepTable, placements: Placements) -> Spans:
-    """When the worker thread is in a step's host range, an operation or a call of the device's runtime."""
+    """When the host is in a step's range, or a launching thread in an operation or a call of the device's runtime."""
     e = store.events
     inside = placements.of_family(*_HOST_ENVELOPES) & ((e.kind == FRAME) | (e.kind == SCOPE))
     ranges = [step.boundary for step in table.counted if step.boundary.first_work is None]
     steps = union(np.array([b.start_ns for b in ranges], np.int64), np.array([b.end_ns for b in ranges], np.int64))
-    return merge([steps, _on_worker(store, table, inside | (e.kind == OP) | (e.kind == RUNTIME))])
+    tracks = launching_tracks(store, table)
+    return merge([steps, _on_threads(e, inside | (e.kind == OP) | (e.kind == RUNTIME), tracks)])
 
 
 def _known(store: EventStore, table: StepTable) -> Spans:
-    return _on_worker(store, table, store.events.kind == FRAME)
+    return _on_threads(store.events, store.events.kind == FRAME, worker_track(store, table))
 
 
-def _on_worker(store: EventStore, table: StepTable, rows: Mask) -> Spans:
-    e, track = store.events, worker_track(store, table)
-    own = rows & (e.track_id == track) if track is not None else np.zeros(len(e), bool)
+def _on_threads(e: Events, rows: Mask, tracks: int | Int64 | None) -> Spans:
+    own = rows & np.isin(e.track_id, [] if tracks is None else tracks)
     return union(e.start_ns[own], e.end_ns[own])
 
 

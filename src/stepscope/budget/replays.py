@@ -16,7 +16,7 @@ from stepscope.messages import Message, say
 from stepscope.store.schema import LAST_DEVICE_KIND, SCOPE
 
 if TYPE_CHECKING:
-    from stepscope.budget.omissions import Evidence
+    from stepscope.budget.reason import Evidence
 
 _ALIKE = 0.8  # of the kernel names of two replays, the part in both that makes them one graph's
 # a layer's module path, in a layerwise marker or another range

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +20,8 @@ from stepscope.errors import BadInput
 from stepscope.operators.operator import Amount, Array
 
 Phase = Literal["prefill", "decode"]
+Formula = Callable[[Array, Array], Array]  # (query_len, context_len) of some rows -> one value per row
+BLOCK_ROWS = 1 << 15  # of many steps, this many rows are worked out at once: their arrays stay in the cache
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -32,19 +34,32 @@ class PhaseRows:
     num_steps: int
     _sums: dict[tuple[str | int | None, ...], Amount] = field(default_factory=dict)
 
-    def _sum(self, key: tuple[str | int | None, ...], values: Callable[[], Array]) -> Amount:
+    def _sum(self, key: tuple[str | int | None, ...], values: Formula) -> Amount:
         """Per step, of what `values` gives per row; made at the first call with this key."""
         if key not in self._sums:
-            self._sums[key] = self._sum_steps(values())
+            self._sums[key] = self._sum_steps(values)
         return self._sums[key]
 
-    def _sum_steps(self, values: Array) -> Amount:
+    def _sum_steps(self, values: Formula) -> Amount:
         if self.num_steps == 1:
-            return int(values.sum())
-        starts = np.searchsorted(self.step_index, np.arange(self.num_steps + 1))
-        running = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
-        result: Array = running[starts[1:]] - running[starts[:-1]]
+            return int(values(self.query_len, self.context_len).sum())
+        starts, result = self._starts, np.zeros(self.num_steps, dtype=np.int64)
+        cuts = np.searchsorted(starts, np.arange(BLOCK_ROWS, len(self.query_len), BLOCK_ROWS))
+        edges = np.unique(np.concatenate(([0], cuts, [self.num_steps])))
+        for first, last in pairwise(edges):
+            block = slice(starts[first], starts[last])
+            running = np.concatenate(([0], np.cumsum(values(self.query_len[block], self.context_len[block]))))
+            ends = starts[first : last + 1] - starts[first]
+            result[first:last] = running[ends[1:]] - running[ends[:-1]]
         return result
+
+    @property
+    def _starts(self) -> Array:
+        """Where each step's rows start; one more entry for the end."""
+        key = ("starts",)
+        if key not in self._sums:
+            self._sums[key] = np.searchsorted(self.step_index, np.arange(self.num_steps + 1))
+        return np.asarray(self._sums[key])
 
     @property
     def kv_len(self) -> Array:
@@ -55,17 +70,17 @@ class PhaseRows:
     @property
     def num_rows(self) -> Amount:
         """Requests."""
-        return self._sum(("rows",), lambda: np.ones_like(self.query_len))
+        return self._sum(("rows",), lambda q, _: np.ones_like(q))
 
     @property
     def num_tokens(self) -> Amount:
         """Σ q."""
-        return self._sum(("tokens",), lambda: self.query_len)
+        return self._sum(("tokens",), lambda q, _: q)
 
     @property
     def num_kv(self) -> Amount:
         """Σ (c + q): history rows, each once."""
-        return self._sum(("kv",), lambda: self.kv_len)
+        return self._sum(("kv",), np.add)
 
     @property
     def max_kv_len(self) -> Amount:
@@ -78,10 +93,12 @@ class PhaseRows:
 
     def split_by_length(self, longest: int) -> tuple[PhaseRows, PhaseRows]:
         """The rows of the steps in which no history is longer, and those of the other steps."""
+        if longest < 1 or not self.query_len.size:
+            return self._only(slice(0, 0)), self  # itself, with the sums it has
         is_short = np.asarray(self.max_kv_len).reshape(-1)[self.step_index] <= longest
         return self._only(is_short), self._only(~is_short)
 
-    def _only(self, mask: Array) -> PhaseRows:
+    def _only(self, mask: Array | slice) -> PhaseRows:
         return PhaseRows(
             query_len=self.query_len[mask],
             context_len=self.context_len[mask],
@@ -91,58 +108,61 @@ class PhaseRows:
 
     def pairs(self, window: int | None = None) -> Amount:
         """Σ over queries of the rows each attends to, at most `window`."""
-        return self._sum(("pairs", window), lambda: self._ramp_rows(window))
+        return self._sum(("pairs", window), lambda q, c: _ramp_rows(q, c, window))
 
     def window_rows(self, window: int) -> Amount:
         """Distinct history rows that the queries of each row see through a window."""
-        return self._sum(("window", window), lambda: np.minimum(self.kv_len, window + self.query_len - 1))
+        return self._sum(("window", window), lambda q, c: np.minimum(c + q, window + q - 1))
 
     def selected_rows(self, topk: int) -> Amount:
         """Distinct rows at least touched when each query takes `topk`: no more than there are."""
-        return self._sum(("selected", topk), lambda: np.minimum(self._ramp_rows(topk), self.kv_len))
+        return self._sum(("selected", topk), lambda q, c: np.minimum(_ramp_rows(q, c, topk), c + q))
 
     def closed_pairs(self, ratio: int, cap: int | None = None) -> Amount:
         """Σ over queries of the closed windows each attends to, at most `cap`."""
-        return self._sum(("closed pairs", ratio, cap), lambda: self._closed(ratio, cap))
+        return self._sum(("closed pairs", ratio, cap), lambda q, c: _closed(q, c, ratio, cap))
 
     def closed_rows(self, ratio: int, cap: int | None = None) -> Amount:
         """Distinct compressed rows read; with `cap`, no more than the queries pick."""
         if cap is None:
-            return self._sum(("closed rows", ratio), lambda: self.kv_len // ratio)
+            return self._sum(("closed rows", ratio), lambda q, c: (c + q) // ratio)
         picked = ("picked rows", ratio, cap)
-        return self._sum(picked, lambda: np.minimum(self.kv_len // ratio, self._closed(ratio, cap)))
+        return self._sum(picked, lambda q, c: np.minimum((c + q) // ratio, _closed(q, c, ratio, cap)))
 
     def new_windows(self, ratio: int) -> Amount:
         """Windows that this step closes."""
-        return self._sum(("new", ratio), lambda: self.kv_len // ratio - self.context_len // ratio)
+        return self._sum(("new", ratio), lambda q, c: (c + q) // ratio - c // ratio)
 
     def pending_rows(self, ratio: int, overlap: int) -> Amount:
         """State rows of earlier steps that closing a window reads, in whole rows (rounded up per request).
 
         Without overlap the c mod r pending tokens; with it half rows of those and of the window before them.
         """
-        return self._sum(("pending", ratio, overlap), lambda: self._pending(ratio, overlap))
+        return self._sum(("pending", ratio, overlap), lambda q, c: _pending(q, c, ratio, overlap))
 
     def state_rows(self, ring: int) -> Amount:
         """State rows left behind: no more than the ring holds."""
-        return self._sum(("state", ring), lambda: np.minimum(self.query_len, ring))
+        return self._sum(("state", ring), lambda q, _: np.minimum(q, ring))
 
     def padded_tokens(self, chunk_len: int) -> Amount:
         """Σ q rounded up to whole chunks."""
-        return self._sum(("padded", chunk_len), lambda: -(-self.query_len // chunk_len) * chunk_len)
+        return self._sum(("padded", chunk_len), lambda q, _: -(-q // chunk_len) * chunk_len)
 
-    def _ramp_rows(self, cap: int | None) -> Array:
-        return _as_array(_ramp(self.kv_len, cap) - _ramp(self.context_len, cap))
 
-    def _closed(self, ratio: int, cap: int | None) -> Array:
-        return _as_array(_stairs(self.kv_len, ratio, cap) - _stairs(self.context_len, ratio, cap))
+def _ramp_rows(q: Array, c: Array, cap: int | None) -> Array:
+    return _as_array(_ramp(c + q, cap) - _ramp(c, cap))
 
-    def _pending(self, ratio: int, overlap: int) -> Array:
-        closes = (self.kv_len // ratio) > (self.context_len // ratio)
-        pending = self.context_len % ratio
-        if overlap == 2:
-            pending = -(-(pending + np.minimum(self.context_len - pending, ratio)) // 2)
-        return np.where(closes, pending, 0)
+
+def _closed(q: Array, c: Array, ratio: int, cap: int | None) -> Array:
+    return _as_array(_stairs(c + q, ratio, cap) - _stairs(c, ratio, cap))
+
+
+def _pending(q: Array, c: Array, ratio: int, overlap: int) -> Array:
+    before = c // ratio
+    pending = c - before * ratio
+    if overlap == 2:
+        pending = (pending + np.minimum(c - pending, ratio) + 1) // 2
+    return np.where((c + q) // ratio > before, pending, 0)
 
 
 def _ramp(x: Array, cap: int | None) -> Array:
@@ -156,8 +176,8 @@ def _ramp(x: Array, cap: int | None) -> Array:
 def _stairs(x: Array, ratio: int, cap: int | None) -> Array:
     """Σ_{t=1..x} min(t // ratio, cap)."""
     low = x if cap is None else np.minimum(x, cap * ratio)
-    stairs, rest = low // ratio, low % ratio
-    total = ratio * stairs * (stairs - 1) // 2 + stairs * (rest + 1)
+    stairs = low // ratio
+    total = ratio * stairs * (stairs - 1) // 2 + stairs * (low - stairs * ratio + 1)
     return _as_array(total if cap is None else total + (x - low) * cap)
 
 
@@ -186,9 +206,14 @@ class StepRows:
             raise BadInput("a row computes at least 1 token on a context of at least 0: query_len and context_len.")
         decode, steps = np.asarray(is_decode, dtype=bool), np.asarray(step_index, dtype=np.int64)
         num_steps = int(steps[-1]) + 1 if steps.size else 1
+        prefill_rows: Array | slice = ~decode
+        decode_rows: Array | slice = decode
+        if decode.all() or not decode.any():  # nothing to pick: no copies
+            everyone, nobody = slice(None), slice(0, 0)
+            prefill_rows, decode_rows = (nobody, everyone) if decode.any() else (everyone, nobody)
         parts = [
-            PhaseRows(query_len=q[mask], context_len=c[mask], step_index=steps[mask], num_steps=num_steps)
-            for mask in (~decode, decode)
+            PhaseRows(query_len=q[rows], context_len=c[rows], step_index=steps[rows], num_steps=num_steps)
+            for rows in (prefill_rows, decode_rows)
         ]
         return cls(prefill=parts[0], decode=parts[1], num_steps=num_steps)
 

@@ -19,6 +19,8 @@ from stepscope.errors import AmbiguousInput, BadInput, UnreadableTrace
 from stepscope.readers import inflate
 from stepscope.readers.ascend import reader as ascend
 from stepscope.readers.kineto import reader as kineto
+from stepscope.readers.ncu import join as counters
+from stepscope.readers.ncu import page as ncu
 from stepscope.readers.nsys import reader as nsys
 from stepscope.store.events import EventStore
 from stepscope.store.run import is_run, open_run
@@ -127,7 +129,15 @@ def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None 
     stores = [store for path in find_files(source) for store in _read(path, on_progress)]
     _refuse_duplicates(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))
-    return Trace(source=str(source), stores=tuple(stores))
+    return Trace(source=str(source), stores=tuple(_with_counters(Path(source).expanduser(), stores)))
+
+
+def _with_counters(source: Path, stores: list[EventStore]) -> list[EventStore]:
+    """Counters of a run of their own lie beside the trace, in its directory."""
+    for path in sorted(source.glob("*.csv")) if source.is_dir() else ():
+        if ncu.sniff(_head(path)):
+            stores = counters.join_page(stores, ncu.read_page(path))
+    return stores
 
 
 def _read(path: Path, on_progress: Callable[[int], None] | None) -> Sequence[EventStore]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("vllm.plugins.stepscope")
 _PIPE_BYTES = 1 << 20
 _RESTART_S = 1.0
-_CLOSE_S = 0.5
+_CLOSE_S = 2.5
 _START_S = 10.0
 
 
@@ -57,7 +57,7 @@ class Channel:
         self._sent = 0  # bytes of the first frame that are in the pipe
         self._fd = -1
         self._start_at = 0.0
-        self._is_starting = False
+        self._is_starting = self._is_closed = False
         self._said = False
         self.num_offered = 0
         self.num_refused = 0
@@ -102,16 +102,18 @@ class Channel:
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
         """Send what is left and the number of records offered, waiting at most `timeout_s`."""
+        end = time.monotonic() + timeout_s
         if os.getpid() != self._pid or not self._lock.acquire(timeout=timeout_s):
             return
         try:
-            end = time.monotonic() + timeout_s
             self._frames.append(step_log.encode({"kind": "close", "next_seq": self.num_offered}))
             self._flush()
-            while self._frames and self._fd >= 0 and time.monotonic() < end:
+            while self._frames and time.monotonic() < end:
+                self._lock.release()  # a writer that is being started takes it
                 time.sleep(0.01)
+                self._lock.acquire()
                 self._flush()
-            self._start_at = float("inf")
+            self._is_closed = True
             self._drop_pipe()
         finally:
             self._lock.release()
@@ -143,11 +145,9 @@ class Channel:
         self._sent = 0
 
     def _restart(self) -> None:
-        now = time.monotonic()
-        if self._is_starting or now < self._start_at:
+        if self._is_starting or self._is_closed:
             return
         self._is_starting = True
-        self._start_at = now + _RESTART_S
         try:
             threading.Thread(target=self._start, name="stepscope-writer-start", daemon=True).start()
         except RuntimeError as error:  # no thread can be started: try again later
@@ -157,6 +157,8 @@ class Channel:
     def _start(self) -> None:
         fd = -1
         is_started = False
+        time.sleep(max(self._start_at - time.monotonic(), 0))
+        self._start_at = time.monotonic() + _RESTART_S
         try:
             read_end, fd = os.pipe()
             with contextlib.suppress(OSError):  # a smaller pipe does too
@@ -179,7 +181,7 @@ class Channel:
             self._say("no writer of the step log could be started (%s)", error)
         with self._lock:
             self._is_starting = False
-            if not is_started or self._start_at == float("inf"):
+            if not is_started or self._is_closed:
                 with contextlib.suppress(OSError):
                     os.close(fd)
                 return

@@ -3,12 +3,14 @@
 It outlives the engine's crash (what was in the pipe is still written), and the engine outlives its. It uses the
 standard library only and starts without site packages. Files are appended to with plain write(2), no buffer of its own,
 so what it has written stays when it is killed. A failed write is undone, counted and told in the log once there is room
-again; `.reserve` beside the log keeps a page of a full disk free for that.
+again; a page behind the end of the file stays reserved for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import json
 import os
 import re
@@ -77,8 +79,8 @@ class StepLogWriter:
         }
         if not self._append(step_log.encode(record)):
             _say(f"{offered - self.num_written} records are not in {self._folder} ({self._failure})")
-        self._free_reserve()
-        self._close_file()
+        _close(self._fd, self._size)
+        self._fd = -1
 
     def _write_one(self, seq: int, data: bytes) -> None:
         self._seen = max(self._seen, seq + 1)
@@ -115,18 +117,18 @@ class StepLogWriter:
         return True
 
     def _append(self, data: bytes, *, is_record: bool = False) -> bool:
-        while True:
-            try:
-                if self._fd < 0 or (is_record and self._has_records and self._size + len(data) > self._max_bytes):
-                    self._open_next()
-                self._write_whole(data)
-            except OSError as error:
-                self._fail(error)
-                if is_record or not self._free_reserve():
-                    return False
-            else:  # where the reserve had to be given up, what it was kept for fits now
-                self._has_records = self._has_records or is_record
-                return True
+        """Write a frame; a record only where a page is left behind it for what must be told."""
+        try:
+            if self._fd < 0 or (is_record and self._has_records and self._size + len(data) > self._max_bytes):
+                self._open_next()
+            if is_record:
+                _reserve(self._fd, self._size, len(data) + _RESERVE_BYTES)
+            self._write_whole(data)
+        except OSError as error:
+            self._fail(error)
+            return False
+        self._has_records = self._has_records or is_record
+        return True
 
     def _write_whole(self, data: bytes) -> None:
         view = memoryview(data)
@@ -134,9 +136,8 @@ class StepLogWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError:
-            if self._fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._size)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
             raise
         self._size += len(data)
 
@@ -148,43 +149,44 @@ class StepLogWriter:
             _say(f"cannot write the step log to {self._folder} ({self._failure}); counting what is lost")
 
     def _open_next(self) -> None:
-        self._close_file()
+        """Start a file; where that fails the one before stays open, with its reserve."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(self._index)
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._index += 1
-        self._fd, self._size, self._has_records = fd, 0, False
-        removed = self._remove_old()
         header = {
             "kind": "header",
             "format": step_log.FORMAT,
             "version": step_log.VERSION,
             **self._header,
-            "file_index": self._index - 1,
+            "file_index": self._index,
             "first_seq": self._next_seq,
-            "num_removed_files": removed,
+            "num_removed_files": max(self._index + 1 - self._max_files, 0),
             "time_ns": time.time_ns(),
             "monotonic_ns": time.monotonic_ns(),
         }
+        before = (self._fd, self._size, self._has_records)
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd, self._size, self._has_records = fd, 0, False
         try:
-            self._write_whole(step_log.encode(header))
-            self._keep_reserve()
+            data = step_log.encode(header)
+            _reserve(fd, 0, len(data) + _RESERVE_BYTES)
+            self._write_whole(data)
         except OSError:  # a file without a header is no log
-            self._close_file()
+            os.close(fd)
+            self._fd, self._size, self._has_records = before
             with contextlib.suppress(OSError):
                 path.unlink()
-                self._index -= 1
             raise
+        self._index += 1
+        _close(before[0], before[1])
+        self._remove_old()
 
-    def _remove_old(self) -> int:
-        """Keep the newest `max_files`; the number of files that are gone."""
-        first_kept = max(self._index - self._max_files, 0)
-        for index in range(first_kept - 1, -1, -1):
+    def _remove_old(self) -> None:
+        """Keep the newest `max_files`."""
+        for index in range(self._index - self._max_files - 1, -1, -1):
             try:
                 self._path(index).unlink()
             except OSError:
                 break  # older ones have gone before
-        return first_kept
 
     def _path(self, index: int) -> Path:
         return self._folder / f"{self._name}-{index:06d}{step_log.SUFFIX}"
@@ -200,24 +202,27 @@ class StepLogWriter:
         except (OSError, ValueError):
             return 0, 0
 
-    def _keep_reserve(self) -> None:
-        path = self._folder / f"{self._name}.reserve"
-        if not path.exists():
-            path.write_bytes(bytes(_RESERVE_BYTES))
 
-    def _free_reserve(self) -> bool:
-        try:
-            (self._folder / f"{self._name}.reserve").unlink()
-        except OSError:
-            return False
-        return True
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_KEEP_SIZE = 1
 
-    def _close_file(self) -> None:
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
-        self._fd = -1
-        self._has_records = False
+
+def _reserve(fd: int, offset: int, num_bytes: int) -> None:
+    """Have the disk set bytes aside behind the end of a file, which stays as long as it is."""
+    if not hasattr(_LIBC, "fallocate"):
+        return
+    if _LIBC.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(num_bytes)):
+        code = ctypes.get_errno()
+        if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise OSError(code, os.strerror(code))  # elsewhere the file system cannot do it
+
+
+def _close(fd: int, size: int) -> None:
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)  # gives back what is reserved
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 def _last_seq(path: Path) -> int:

@@ -80,8 +80,8 @@ class RowTracker:
             self._admit(data.req_id, prompt, known, data.num_computed_tokens)
             computed[data.req_id] = data.num_computed_tokens
             outputs[data.req_id] = known - prompt
-        num_cached = len(counts) - len(computed)
-        is_listing = num_cached <= self._max_listed
+        new = set(computed)
+        is_listing = len(counts) - len(new) <= self._max_listed
         if is_listing:
             wanted: Iterable[str] = cached.req_ids
         else:
@@ -95,13 +95,12 @@ class RowTracker:
             if request_id in self._requests:
                 self._requests[request_id].external_hit = hit
         drafts = output.scheduled_spec_decode_tokens
-        for request_id in listed:
-            row = self._row(request_id, counts[request_id], computed, outputs, drafts)
-            if is_listing or row[PHASE] == "prefill":
-                step.rows.append(row)
-        if not is_listing:
-            new = sum(data.num_computed_tokens for data in output.scheduled_new_reqs)
-            step.decodes = _sum_decodes(step, counts, cached, new)
+        rows = {r: self._row(r, counts[r], computed, outputs, drafts) for r in listed}
+        prefill = {r for r, row in rows.items() if row[PHASE] == "prefill"}
+        step.rows = [row for r, row in rows.items() if is_listing or r in prefill]
+        if not is_listing and len(prefill) < len(counts):
+            context = [computed[r] for r in prefill - new]
+            step.decodes = _sum_decodes(step, counts, cached, prefill, context)
         return step
 
     def _forget(self, finished: Iterable[str], step: Step) -> None:
@@ -190,23 +189,27 @@ def _look_up(cached: Any, wanted: Iterable[str], computed: dict[str, int], outpu
     outputs.update(zip(ids, cached.num_output_tokens, strict=False))
 
 
-def _sum_decodes(step: Step, counts: dict[str, int], cached: Any, new_context: int) -> list[int]:
-    """The sums over all rows less those of the listed prefill rows. `new_context`: context_len of all new rows."""
-    num = len(counts) - len(step.rows)
+def _sum_decodes(
+    step: Step, counts: dict[str, int], cached: Any, prefill: set[str], prefill_context: list[int]
+) -> list[int]:
+    """The sums over the rows that are not prefill. `prefill_context`: that of running prefill rows."""
+    num = len(counts) - len(prefill)
     query = step.num_scheduled_tokens - sum(row[QUERY] for row in step.rows)
-    context = sum(cached.num_computed_tokens) + new_context - sum(row[KV] - row[QUERY] for row in step.rows)
-    largest = max(cached.num_computed_tokens)
-    if query == num and all(row[KV] - row[QUERY] < largest for row in step.rows):  # one token a row
-        return [num, query, context + num, num, context + num, largest + 1]
-    known = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=False))
-    pairs = [(q, q + known[r]) for r, q in counts.items() if r in known]
-    for row in step.rows:
-        if (row[QUERY], row[KV]) in pairs:  # a new row is not among the running ones
-            pairs.remove((row[QUERY], row[KV]))
+    lengths: list[int] = cached.num_computed_tokens
+    largest = max(lengths)
+    is_whole = len(lengths) == num + len(prefill_context) and largest > max(prefill_context, default=-1)
+    if query == num and is_whole:  # one token a row: no loop in Python
+        kv = sum(lengths) - sum(prefill_context) + num
+        return [num, query, kv, num, kv, largest + 1]
+    pairs = [
+        (counts[request_id], context + counts[request_id])
+        for request_id, context in zip(cached.req_ids, lengths, strict=False)
+        if request_id not in prefill and request_id in counts
+    ]
     return [
         len(pairs),
         query,
-        context + query,
+        sum(k for _, k in pairs),
         sum(q * q for q, _ in pairs),
         sum(q * k for q, k in pairs),
         max(k for _, k in pairs),

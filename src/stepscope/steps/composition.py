@@ -2,7 +2,8 @@
 
 Work belongs to the step whose host range launched it (by correlation id), never to the one that its timestamp happens
 to fall in. A launch after one step's annotation and before the next one's belongs to the earlier: sampling follows
-the forward. Where the capture has no ids at all, work inside a step's own host range is taken, and nothing else.
+the forward. What an empty step launches inside its own range (a dummy batch) is that step's. Where the capture has no
+ids at all, work inside a step's own host range is taken, and nothing else.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def assign_work(store: EventStore, boundaries: tuple[Boundary, ...]) -> DeviceWo
         if boundaries[ran[0]].first_work is not None:
             boundary = _by_position(row, [boundaries[i].first_work for i in ran], places)
         elif linked.any():
-            boundary[linked] = _at(store.events.start_ns[launch[linked]], starts, places)
+            called = store.events.start_ns[launch[linked]]
+            boundary[linked] = _at(called, starts, places)
+            dummy = _in_empty(called, boundaries)
+            boundary[linked] = np.where(dummy == NO_STEP, boundary[linked], dummy)
         else:
             boundary = _inside(store.events.start_ns[row], starts, ends, places)
     return DeviceWork(row=row, launch=launch, boundary=boundary, is_graph=is_graph)
@@ -76,6 +80,16 @@ def _inside(times: Int64, starts: Int64, ends: Int64, places: Int64) -> Int64:
     index = np.searchsorted(starts, times, side="right") - 1
     last = np.maximum(index, 0)
     return np.where((index >= 0) & (times < ends[last]), places[last], NO_STEP)
+
+
+def _in_empty(times: Int64, boundaries: tuple[Boundary, ...]) -> Int64:
+    """The empty step in whose host range each time lies."""
+    places = np.array([i for i, b in enumerate(boundaries) if b.is_empty], np.int64)
+    if not len(places):
+        return np.full(len(times), NO_STEP, np.int64)
+    starts = np.array([boundaries[i].start_ns for i in places.tolist()], np.int64)
+    ends = np.array([boundaries[i].end_ns for i in places.tolist()], np.int64)
+    return _inside(times, starts, ends, places)
 
 
 def _by_position(row: Int64, first: list[int | None], places: Int64) -> Int64:

@@ -97,7 +97,7 @@ def _find_steps(store: EventStore) -> StepTable:
     steps = []
     for index, boundary in enumerate(boundaries):
         rows = work.of_step(index)
-        on_device = windows.lane == "device" and not boundary.is_empty
+        on_device = windows.lane == "device"
         steps.append(
             Step(
                 step_id=index,

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from stepscope.intervals import NOTHING, Spans, subtract, union
-from stepscope.store.launches import NO_LAUNCH
+from stepscope.store.launches import NO_LAUNCH, find_launches
 from stepscope.store.schema import FRAME, LAST_DEVICE_KIND, OP, RUNTIME
 
 if TYPE_CHECKING:
     from stepscope.intervals import Int64
     from stepscope.steps.boundaries import Boundary
     from stepscope.steps.composition import DeviceWork
-    from stepscope.store.events import EventStore, Mask
+    from stepscope.store.events import EventStore, Int32, Mask
 
 Lane = Literal["device", "host", "none"]
 
@@ -130,7 +130,22 @@ def find_truncated(store: EventStore, busy: Spans) -> Spans:
     waits = union(e.start_ns[rows], e.end_ns[rows])
     idle = subtract(waits, busy)
     long = (idle.ends - idle.starts) > SYNC_RETURN_NS
+    long &= ~_answered_beside(store, idle, np.unique(e.track_id[rows]))
     return Spans(starts=idle.starts[long], ends=idle.ends[long])
+
+
+def _answered_beside(store: EventStore, idle: Spans, waiting: Int32) -> Mask:
+    """Per stretch, whether the work that ends it was launched by a thread that does not wait.
+
+    torch_npu's task queue launches on a thread of its own: a sync waits until the queue has launched, and nothing is
+    missing from the capture.
+    """
+    e = store.events
+    work, launch = find_launches(e)
+    own = launch != NO_LAUNCH
+    own[own] = ~np.isin(e.track_id[launch[own]], waiting)
+    beside: Mask = np.isin(idle.ends, e.start_ns[work[own]])
+    return beside
 
 
 def _host_windows(store: EventStore, boundaries: tuple[Boundary, ...], lane: Lane) -> Windows:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.errors import BadInput
-from stepscope.store.schema import DEVICE_SCOPE, LAST_DEVICE_KIND
+from stepscope.store.events import NO_ID
+from stepscope.store.schema import DEVICE_SCOPE, LAST_DEVICE_KIND, RUNTIME
 
 if TYPE_CHECKING:
     from stepscope.store.events import EventStore, Mask
@@ -33,6 +34,8 @@ def device_times(store: EventStore) -> dict[str, int]:
 def only_device(store: EventStore, device: str | None = None) -> EventStore:
     """The store with the work of one device: the one that is named, else the busiest; unchanged if there is one.
 
+    Calls that launched work on other devices alone go with it: they would look like launches without a kernel.
+
     Raises:
         BadInput: the named device is not there.
     """
@@ -43,8 +46,12 @@ def only_device(store: EventStore, device: str | None = None) -> EventStore:
         return store
     wanted = device or next(iter(times))
     other = np.array([track.is_device and track.device != wanted for track in store.tracks])
-    drop: Mask = ((store.events.kind <= LAST_DEVICE_KIND) | (store.events.kind == DEVICE_SCOPE)) & other[
-        store.events.track_id
-    ]
+    e = store.events
+    work = e.kind <= LAST_DEVICE_KIND
+    drop: Mask = (work | (e.kind == DEVICE_SCOPE)) & other[e.track_id]
+    gone, kept = e.correlation_id[drop & work], e.correlation_id[work & ~drop]
+    drop |= (
+        (e.kind == RUNTIME) & np.isin(e.correlation_id, np.setdiff1d(gone, [NO_ID])) & ~np.isin(e.correlation_id, kept)
+    )
     counters = store.counters.of_events(~drop, len(drop)) if store.counters is not None else None
     return replace(store, events=store.events.take(~drop), counters=counters)

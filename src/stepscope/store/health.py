@@ -113,7 +113,9 @@ HEALTH_CODES: dict[str, HealthCode] = {
     ),
     # recorders' databases (Nsight Systems)
     "untried_schema": HealthCode(
-        severity="info", meaning="the export has a schema version that was not tried", remedy="Report it if it misreads."
+        severity="info",
+        meaning="the export has a schema version that was not tried",
+        remedy="Report it if it misreads.",
     ),
     "schema_table_missing": HealthCode(
         severity="doubt",
@@ -169,6 +171,21 @@ HEALTH_CODES: dict[str, HealthCode] = {
         severity="doubt",
         meaning="a kernel of the table has no event in the timeline, so its launch is not known",
         remedy="Export the timeline too.",
+    ),
+    # counters of a run of their own (Nsight Compute)
+    "counters_joined": HealthCode(
+        severity="info", meaning="kernels with hardware counters from another run, by name and order", remedy=_NOTHING
+    ),
+    "counters_by_order": HealthCode(
+        severity="doubt",
+        meaning="the counters' launches and the trace's kernels do not follow each other in one place: the k-th launch "
+        "of a name was taken for its k-th kernel",
+        remedy="Profile the same steps in both runs.",
+    ),
+    "counters_without_kernel": HealthCode(
+        severity="doubt",
+        meaning="counters of launches that no kernel of the trace was found for",
+        remedy="Profile the same steps in both runs.",
     ),
     # correlation
     "missing_correlation": HealthCode(

@@ -17,6 +17,7 @@ from stepscope.readers.ascend.pmu import key, parse_header, settle
 from stepscope.readers.ascend.task import NOT_SAID, HostEvent, Role, Task, cann_name, role_of, torch_kind
 from stepscope.store.counters import Reading
 from stepscope.store.events import NO_ID
+from stepscope.store.schema import RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ class Database:
         except sqlite3.Error as error:
             raise UnreadableTrace(
                 str(path),
-                f"the database cannot be read ({error}): it is cut off or damaged",
+                f"the database cannot be read ({error}): cut off or damaged",
                 "Export the profile again",
             ) from error
 
@@ -92,16 +93,18 @@ class Database:
         connection.row_factory = sqlite3.Row
         pmu = self._counters(connection)
         collectives = list(self._rows(connection, "COMMUNICATION_OP"))
-        inside = {row["connectionId"] for row in collectives if row["connectionId"] is not None}
         device = self._device_of(connection)
         kernels = {row["globalTaskId"]: row for row in self._rows(connection, "COMPUTE_TASK_INFO")}
         copies = self._copies(connection)
         for row in self._rows(connection, "TASK"):
-            self._add_task(row, kernels.get(row["globalTaskId"]), pmu, copies, inside)
+            self._add_task(row, kernels.get(row["globalTaskId"]), pmu, copies)
         for row in collectives:
             self._add_collective(row, device)
+        self._mark_parts()
+        levels = {row["id"]: str(row["name"]) for row in self._rows(connection, "ENUM_API_TYPE", needed=False)}
         for row in self._rows(connection, "CANN_API"):
-            self._add_call(row, connection)
+            name = cann_name(levels.get(row["type"], str(row["type"])), self._string(row["name"]))
+            self._add_host(row, name, RUNTIME, NO_ID if row["connectionId"] is None else int(row["connectionId"]))
         for row in self._rows(connection, "PYTORCH_API", needed=False):
             category = _TORCH_CATEGORY.get(row["type"], "cpu_op")
             name = self._string(row["name"])
@@ -161,7 +164,6 @@ class Database:
         kernel: sqlite3.Row | None,
         pmu: dict[int, dict[str, Reading]],
         copies: dict[int, str],
-        inside: set[int],
     ) -> None:
         times = self._times(row)
         if times is None:
@@ -170,8 +172,6 @@ class Database:
         core = self._string(kernel["taskType"]) if kernel is not None else task_type
         name = self._string(kernel["name"]) if kernel is not None else task_type
         role: Role = "compute" if kernel is not None else role_of(core, name)
-        if role in ("wait", "mark", "copy") and row["connectionId"] in inside:
-            role = "part"
         if role == "copy" and copies.get(row["globalTaskId"]):
             name = f"{name} {copies[row['globalTaskId']]}"
         readings = pmu.get(row["globalTaskId"])
@@ -179,7 +179,7 @@ class Database:
             Task(
                 *times,
                 name=name,
-                type=self._string(kernel["opType"]) if kernel is not None else "",
+                type=(self._string(kernel["opType"]) or NOT_SAID) if kernel is not None else "",
                 core=core,
                 device=str(row["deviceId"]),
                 stream=str(row["streamId"]),
@@ -207,12 +207,17 @@ class Database:
             )
         )
 
-    def _add_call(self, row: sqlite3.Row, connection: sqlite3.Connection) -> None:
-        if not hasattr(self, "levels"):
-            self.levels = {r["id"]: str(r["name"]) for r in self._rows(connection, "ENUM_API_TYPE", needed=False)}
-        name = cann_name(self.levels.get(row["type"], str(row["type"])), self._string(row["name"]))
-        identity = NO_ID if row["connectionId"] is None else int(row["connectionId"])
-        self._add_host(row, name, torch_kind("enqueue", ""), identity)
+    def _mark_parts(self) -> None:
+        """Tasks of a collective, and those that start a mixed kernel's contexts, are parts of that event.
+
+        Collectives and mixed kernels have a task without a row of their own; it has their launch.
+        """
+        collectives = {task.connection for task in self.tasks if task.role == "communication"} - {NO_ID}
+        kernels = {task.connection for task in self.tasks if task.role == "compute" and task.type} - {NO_ID}
+        for i, task in enumerate(self.tasks):
+            is_nameless = task.role == "compute" and not task.type and task.connection in kernels | collectives
+            if is_nameless or (task.connection in collectives and task.role in ("wait", "mark", "copy")):
+                self.tasks[i] = task._replace(role="part")
 
     def _add_host(self, row: sqlite3.Row, name: str, kind: int, connection: int) -> None:
         times = self._times(row)

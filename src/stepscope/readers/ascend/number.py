@@ -1,6 +1,6 @@
 """Numbers in Ascend text files: times in us to exact ns, cells to readings.
 
-A time stands as `"1736408883704643.212\\t"`: as a float its step is 0.25 us, so it is read by its digits.
+A time stands as 1736408883704643.212 and a TAB: as a float its step is 0.25 us, so it is read by its digits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def clean(cell: str) -> str:
 def ns_of_us(text: str) -> int | None:
     """Microseconds as written -> ns, rounded half to even; None where there is no number.
 
-    >>> ns_of_us("1736408883704643.212\\t")
+    >>> ns_of_us("1736408883704643.212")
     1736408883704643212
     """
     cell = clean(text)

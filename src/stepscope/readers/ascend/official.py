@@ -106,10 +106,10 @@ def read_communication(path: Path | None, health: HealthLog) -> list[dict[str, A
         for operations in groups.values() if isinstance(groups, dict) else ():
             for name, parts in operations.items() if isinstance(operations, dict) else ():
                 times = parts.get("Communication Time Info", {}) if isinstance(parts, dict) else {}
-                values = {ours: times.get(theirs) for theirs, ours in _PARTS.items()}
-                if name.startswith("Total") or not all(isinstance(v, int | float) for v in values.values()):
-                    continue
-                found.append({"name": name.partition("@")[0], **{k: round(v * 1e6) for k, v in values.items()}})
+                given = {ours: times.get(theirs) for theirs, ours in _PARTS.items()}
+                values = {k: round(v * 1e6) for k, v in given.items() if isinstance(v, int | float)}
+                if not name.startswith("Total") and len(values) == len(_PARTS):
+                    found.append({"name": name.partition("@")[0], **values})
     return found
 
 

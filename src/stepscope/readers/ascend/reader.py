@@ -25,6 +25,7 @@ from stepscope.readers.ascend.task import (
     NOT_SAID,
     HostEvent,
     Task,
+    core_name,
     event_name,
     stream_name,
 )
@@ -32,7 +33,6 @@ from stepscope.readers.ascend.timeline import Timeline
 from stepscope.store.doubts import find_doubts
 from stepscope.store.events import NO_ID, EventCounts, Events, EventStore, EventStoreParts, Origin, Track, order_events
 from stepscope.store.health import HealthLog
-from stepscope.store.schema import KERNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -227,7 +227,7 @@ def _device_track(task: Task, only: str) -> Track:
 
 def _counters(content: _Content, order: Int64, metadata: dict[str, Any]) -> Counters | None:
     """The counters of the kernels; tasks come before host events, and `order` says where each event stood."""
-    kernels = [i for i, task in enumerate(content.tasks) if EVENT_KIND[task.role] == KERNEL]
+    kernels = [i for i, task in enumerate(content.tasks) if task.role in ("compute", "communication")]
     recorded = metadata.get("aic_metrics")
     if not kernels or not (content.has_counters or recorded):
         return None
@@ -236,7 +236,7 @@ def _counters(content: _Content, order: Int64, metadata: dict[str, Any]) -> Coun
     columns = {name for i in kernels for name in content.tasks[i].readings or ()}
     return to_counters(
         place[np.array(kernels, np.int64)],
-        [content.tasks[i].core for i in kernels],
+        [core_name(content.tasks[i].core, content.tasks[i].role) for i in kernels],
         [content.tasks[i].readings for i in kernels],
         content.source,
         setting_of(str(recorded) if recorded else None, columns),

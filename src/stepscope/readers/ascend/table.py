@@ -123,21 +123,25 @@ class TaskTable:
 
 
 def read_tables(paths: tuple[Path, ...], health: HealthLog) -> tuple[list[Task], int, list[str]]:
-    """The tasks of a table's slices, rows lost, and the header of the first; one exported twice is kept once."""
-    tasks: dict[tuple[str, int, int, str], Task] = {}
-    lost, header = 0, []
+    """The tasks of a table's slices, rows lost, and the header of the first.
+
+    A collective can be exported twice, once with the stream that it ran on: it is kept once.
+    """
+    tasks: list[Task] = []
+    collectives: dict[tuple[str, int, int, str], int] = {}
+    lost = 0
+    header: list[str] = []
     for path in paths:
         table = TaskTable(path, health)
         header = header or table.header
         for task in table.tasks():
             key = (task.name, task.start_ns, task.duration_ns, task.device)
-            before = tasks.get(key)
-            if before is None:
-                tasks[key] = task
-            elif before.stream == task.stream or NOT_SAID in (before.stream, task.stream):
-                health.add("duplicate_event", task.name)
-                tasks[key] = before if before.stream != NOT_SAID else task
-            else:
-                tasks[*key[:3], f"{task.device} {task.stream}"] = task
+            if task.role != "communication" or key not in collectives:
+                collectives[key] = len(tasks)
+                tasks.append(task)
+                continue
+            health.add("duplicate_event", task.name)
+            if tasks[collectives[key]].stream == NOT_SAID:
+                tasks[collectives[key]] = task
         lost += table.lost
-    return list(tasks.values()), lost, header
+    return tasks, lost, header

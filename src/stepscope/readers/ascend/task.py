@@ -90,6 +90,11 @@ def role_of(core: str, name: str) -> Role:
     return "compute"
 
 
+def core_name(core: str, role: Role) -> str:
+    """What a task ran on; the core of collectives was renamed in 2026."""
+    return "COMMUNICATION" if role == "communication" else core
+
+
 def event_name(name: str, kernel_type: str) -> str:
     """The recorded name; a type that the name does not hold is set behind it, since the catalog reads one text."""
     if kernel_type in ("", NOT_SAID) or kernel_type.lower() in name.lower() or name.lower().startswith("hcom_"):

@@ -62,7 +62,9 @@ class _Args(msgspec.Struct):
     operation: str = ""
 
 
-_LIST, _OBJECT, _ONE = (msgspec.json.Decoder(kind) for kind in (list[_Event], _Wrapped, _Event))
+_LIST = msgspec.json.Decoder(list[_Event])
+_OBJECT = msgspec.json.Decoder(_Wrapped)
+_ONE = msgspec.json.Decoder(_Event)
 _ARGS = msgspec.json.Decoder(_Args)
 
 
@@ -96,12 +98,10 @@ class Timeline:
         text = path.read_bytes()
         if text.lstrip()[:1] not in (b"[", b"{"):
             raise UnreadableTrace(str(path), "this is no JSON text", "Export the profile again")
-        for decoder in (_LIST, _OBJECT):
-            try:
-                found = decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-            return found if isinstance(found, list) else found.traceEvents
+        try:
+            return _LIST.decode(text) if text.lstrip().startswith(b"[") else _OBJECT.decode(text).traceEvents
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
         return list(self._each(text.decode("utf-8", errors="replace"), path.name))
 
     def _each(self, text: str, name: str) -> Iterator[_Event]:

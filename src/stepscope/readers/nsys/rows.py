@@ -185,9 +185,21 @@ class Tables:
 
     def _named(self, what: np.ndarray[tuple[int, int], np.dtype[np.int64]], name: Callable[[list[int]], str]) -> Int64:
         """One name for each different row of numbers."""
-        unique, inverse = np.unique(what, axis=0, return_inverse=True)
+        unique, inverse = unique_rows(what)
         found = np.array([self.names.add(name(row)) for row in unique.tolist()], np.int64)
-        return found[inverse.reshape(-1)] if len(found) else np.empty(0, np.int64)
+        return found[inverse] if len(found) else np.empty(0, np.int64)
+
+
+def unique_rows(
+    rows: np.ndarray[tuple[int, int], np.dtype[np.int64]],
+) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int64]], Int64]:
+    """(the different rows, which of them each row is): column by column, since sorting whole rows takes ten times."""
+    code = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        _, inverse = np.unique(column, return_inverse=True)
+        _, code = np.unique(code * (int(inverse.max(initial=0)) + 1) + inverse, return_inverse=True)
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return rows[first], code
 
 
 _DEVICE_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")

@@ -11,6 +11,7 @@ import numpy as np
 
 from stepscope.annotations import parse_annotation
 from stepscope.readers.nsys.identity import pid_of
+from stepscope.readers.nsys.rows import unique_rows
 from stepscope.store.events import NO_ID, Track
 from stepscope.store.schema import DEVICE_SCOPE, LAST_DEVICE_KIND
 
@@ -30,7 +31,7 @@ def find_tracks(export: Export, rows: Rows, names: Sequence[str]) -> tuple[Int32
     keys = np.stack(
         [on_device.astype(np.int64), rows.process, rows.device, rows.context, rows.lane, apart.astype(np.int64)], axis=1
     )
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    unique, inverse = unique_rows(keys)
     labels = _thread_names(export)
     contexts: dict[tuple[int, int], set[int]] = {}
     for device, context, lane in unique[unique[:, 0] == 1][:, 2:5].tolist():
@@ -41,7 +42,7 @@ def find_tracks(export: Export, rows: Rows, names: Sequence[str]) -> tuple[Int32
             tracks.append(_stream(device, context, lane, several=len(contexts[device, lane]) > 1))
         else:
             tracks.append(_thread(process, lane, labels.get((process, lane)), is_apart=bool(is_apart)))
-    return inverse.reshape(-1).astype(np.int32), tracks
+    return inverse.astype(np.int32), tracks
 
 
 def _stream(device: int, context: int, stream: int, *, several: bool) -> Track:

@@ -101,8 +101,8 @@ def _value(raw: str, factor: float) -> tuple[Value, str | None]:
 
 
 def _scaled(number: float, factor: float) -> float:
-    """Percent is divided, so that 42.7 % is 0.427 and not its neighbour."""
-    return number / round(1 / factor) if factor < 1 else number * factor
+    """Percent is rounded, so that 42.7 % is 0.427 and not its neighbour."""
+    return round(number * factor, 12) if factor < 1 else number * factor
 
 
 def _rates(raw: str) -> dict[str, Value]:

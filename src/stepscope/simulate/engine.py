@@ -1,0 +1,304 @@
+"""Engine: a clock around the scheduler; requests, rules and a cost per step become timed steps and latencies.
+
+Synchronous: schedule, run, deliver, and the host's work between steps adds to each. Async: as the engine's core does,
+the next step is scheduled while one is in flight, so the host's work hides behind it and a request waits up to one step
+longer to get in. Times are seconds, float64. Events are ordered by (time_s, priority, sequence): follow-ups before
+arrivals of the same time, each in the order of the workload. Stretches of equal decode steps need no scheduling
+(`stretch`); with `is_exact` every step is scheduled, to the same result.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from stepscope.errors import BadInput, InvariantBroken
+from stepscope.latency import RequestTimes
+from stepscope.simulate.scheduler import LiveRequest, Scheduler, SchedulerRules, StepPlan
+from stepscope.simulate.stretch import Stretch, find_stretch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from stepscope.batch import BatchShape
+    from stepscope.simulate.request import Request
+
+    CostFunction: TypeAlias = Callable[[BatchShape], float]
+
+Detail = Literal["none", "sums", "rows"]
+_FOLLOWS, _ARRIVES = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to keep, and the host's share.
+
+    Attributes:
+        steps: keep no steps, their sums, or their rows. The cost function sees rows only with "rows".
+        with_gaps: keep every request's times between outputs (memory grows with the tokens).
+        host_s: host work per step: between steps, or in async scheduling beside the step in flight.
+        is_exact: schedule every single step.
+    """
+
+    steps: Detail = "sums"
+    with_gaps: bool = False
+    host_s: float = 0.0
+    is_exact: bool = False
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.host_s) and self.host_s >= 0):
+            raise BadInput(f"host_s is {self.host_s}: give 0 or more seconds.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStep:
+    """One step: what it computed and when. Free blocks and waiting requests are those after scheduling it."""
+
+    start_s: float
+    end_s: float
+    shape: BatchShape
+    num_free_blocks: int
+    num_waiting: int
+    num_preempted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRequest:
+    """One request that has ended. `prefix_hit_tokens` is of its first admission."""
+
+    request_id: str
+    prompt_len: int
+    prefix_hit_tokens: int
+    num_preemptions: int
+    times: RequestTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """The result: requests in the order of the workload, steps in order (none where none were kept)."""
+
+    requests: tuple[SimulatedRequest, ...]
+    steps: tuple[SimulatedStep, ...]
+    num_steps: int
+    num_scheduled_tokens: int
+    end_s: float
+
+
+def check_workload(requests: Sequence[Request], rules: SchedulerRules) -> None:
+    """Whether every request can run and every turn follows one that ends.
+
+    Raises:
+        BadInput: a name twice, a request that can never fit, a turn after an unknown request or after itself.
+    """
+    after = {request.request_id: request.after for request in requests}
+    if len(after) < len(requests):
+        raise BadInput(f"{len(requests)} requests have {len(after)} names between them: give each its own.")
+    for request in requests:
+        rules.check_request(request)
+        if request.after is not None and request.after not in after:
+            raise BadInput(f"request {request.request_id!r} follows {request.after!r}, which is not in the workload.")
+    ends: set[str] = set()
+    for name in after:
+        path: dict[str, None] = {}
+        step: str | None = name
+        while step is not None and step not in ends:
+            if step in path:
+                raise BadInput(f"requests follow each other in a circle: {' after '.join([*path, step])}.")
+            path[step] = None
+            step = after[step]
+        ends.update(path)
+
+
+def simulate(
+    requests: Iterable[Request], rules: SchedulerRules, cost: CostFunction, options: Options | None = None
+) -> Simulation:
+    """Run a workload to its end. `cost` gives the seconds of a step's shape.
+
+    Raises:
+        BadInput: the workload cannot run (before any step), or the cost of a step is no number of 0 or more.
+    """
+    asked = tuple(requests)
+    check_workload(asked, rules)
+    engine = _Engine(asked, rules, cost, options or Options())
+    engine.run()
+    return engine.result(asked)
+
+
+class _Arrivals:
+    """Requests that have not come yet, by time; those that follow another one come into it when that one ends."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._events: list[tuple[float, int, int]] = []
+        self._requests = requests
+        self._followers: dict[str, list[int]] = {}
+        for sequence, request in enumerate(requests):
+            if request.after is None:
+                self._events.append((request.arrival_s, _ARRIVES, sequence))
+            else:
+                self._followers.setdefault(request.after, []).append(sequence)
+        heapq.heapify(self._events)
+
+    @property
+    def next_s(self) -> float:
+        """When the next one comes; infinity where none is known to."""
+        return self._events[0][0] if self._events else inf
+
+    def take(self) -> tuple[float, Request]:
+        """The next one and when it came."""
+        time_s, _, sequence = heapq.heappop(self._events)
+        return time_s, self._requests[sequence]
+
+    def release(self, request_id: str, end_s: float) -> None:
+        """A request ended: set the time of those that follow it."""
+        for sequence in self._followers.pop(request_id, ()):
+            heapq.heappush(self._events, (end_s + self._requests[sequence].arrival_s, _FOLLOWS, sequence))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Progress:
+    """When a request came and put out tokens."""
+
+    arrival_s: float
+    first_token_s: float | None = None
+    outputs_s: list[float] = field(default_factory=list)
+
+
+class _Engine:
+    """Clock and scheduler of one simulation."""
+
+    def __init__(
+        self, requests: Sequence[Request], rules: SchedulerRules, cost: CostFunction, options: Options
+    ) -> None:
+        self.scheduler = Scheduler(rules)
+        self.arrivals = _Arrivals(requests)
+        self.cost = cost
+        self.options = options
+        self.depth = 2 if rules.async_scheduling else 1
+        self.now_s = 0.0
+        self.free_s = 0.0  # when the device has done what it was given
+        self.in_flight: deque[tuple[StepPlan, float]] = deque()
+        self.progress: dict[LiveRequest, _Progress] = {}
+        self.done: dict[str, SimulatedRequest] = {}
+        self.steps: list[SimulatedStep] = []
+        self.num_steps = self.num_tokens = 0
+
+    def run(self) -> None:
+        """Until nothing is left to come, to run or in flight."""
+        while True:
+            while self.arrivals.next_s <= self.now_s:
+                arrival_s, request = self.arrivals.take()
+                self.progress[self.scheduler.add(request)] = _Progress(arrival_s=arrival_s)
+            if self.scheduler.has_work:
+                if not self.options.is_exact and self._skip():
+                    continue
+                plan = self.scheduler.schedule()
+                self.in_flight.append((plan, self._start(plan)))
+                if len(self.in_flight) < self.depth and (plan.rows or self.scheduler.has_work):
+                    continue
+            elif not self.in_flight:
+                if self.arrivals.next_s == inf:
+                    return
+                self.now_s = self.arrivals.next_s
+                continue
+            plan, end_s = self.in_flight.popleft()
+            self.now_s = max(self.now_s, end_s)
+            self._deliver(plan)
+
+    def _start(self, plan: StepPlan) -> float:
+        """Give a step to the device; when it ends."""
+        if not plan.rows:
+            return self.now_s
+        shape = plan.to_shape(with_rows=self.options.steps == "rows")
+        start_s = max(self.now_s + self.options.host_s, self.free_s)
+        self.free_s = start_s + self._seconds(shape)
+        self._keep(shape, start_s, plan)
+        return self.free_s
+
+    def _seconds(self, shape: BatchShape) -> float:
+        seconds = self.cost(shape)
+        if not (isfinite(seconds) and seconds >= 0):
+            raise BadInput(f"the cost function gives {seconds} s for {shape}: it must give 0 or more seconds.")
+        return seconds
+
+    def _keep(self, shape: BatchShape, start_s: float, plan: StepPlan | None) -> None:
+        self.num_steps += 1
+        self.num_tokens += shape.num_scheduled_tokens or 0
+        if self.options.steps != "none":
+            self.steps.append(
+                SimulatedStep(
+                    start_s=start_s,
+                    end_s=self.free_s,
+                    shape=shape,
+                    num_free_blocks=self.scheduler.cache.num_free,
+                    num_waiting=len(self.scheduler.waiting),
+                    num_preempted=len(plan.preempted) if plan else 0,
+                )
+            )
+
+    def _deliver(self, plan: StepPlan) -> None:
+        ended = self.scheduler.update(plan)
+        for live, _, _, is_sampled, _ in plan.rows:
+            if is_sampled and live in self.progress:
+                progress = self.progress[live]
+                if progress.first_token_s is None:
+                    progress.first_token_s = self.now_s
+                if self.options.with_gaps:
+                    progress.outputs_s.append(self.now_s)
+        for live in ended:
+            self._end(live, self.progress.pop(live))
+
+    def _end(self, live: LiveRequest, progress: _Progress) -> None:
+        outputs = progress.outputs_s
+        times = RequestTimes(
+            arrival_s=progress.arrival_s,
+            first_token_s=progress.first_token_s,
+            last_token_s=self.now_s,
+            output_len=live.output_len,
+            gaps_s=tuple(after - before for before, after in pairwise(outputs)) if outputs else None,
+        )
+        request = live.request
+        self.done[request.request_id] = SimulatedRequest(
+            request_id=request.request_id,
+            prompt_len=request.prompt_len,
+            prefix_hit_tokens=live.first_hit_tokens or 0,
+            num_preemptions=live.num_preemptions,
+            times=times,
+        )
+        self.arrivals.release(request.request_id, self.now_s)
+
+    def _skip(self) -> bool:
+        """Run a stretch of equal decode steps without scheduling each; False where there is none."""
+        stretch = None if self.in_flight or self.options.steps == "rows" else find_stretch(self.scheduler)
+        if stretch is None:
+            return False
+        ends_s: list[float] = []
+        while stretch.has_next and self.arrivals.next_s > self.now_s:
+            self._run_in_stretch(stretch)
+            ends_s.append(self.now_s)
+        stretch.close()
+        if self.options.with_gaps:
+            for live in self.scheduler.running:
+                self.progress[live].outputs_s += ends_s
+        return bool(ends_s)
+
+    def _run_in_stretch(self, stretch: Stretch) -> None:
+        shape = stretch.advance()
+        start_s = max(self.now_s + self.options.host_s, self.free_s)
+        self.now_s = self.free_s = start_s + self._seconds(shape)
+        self._keep(shape, start_s, None)
+
+    def result(self, requests: Sequence[Request]) -> Simulation:
+        """What is kept; every request has ended."""
+        if len(self.done) != len(requests):
+            raise InvariantBroken(f"{len(self.done)} requests ended of {len(requests)}")
+        return Simulation(
+            requests=tuple(self.done[request.request_id] for request in requests),
+            steps=tuple(self.steps),
+            num_steps=self.num_steps,
+            num_scheduled_tokens=self.num_tokens,
+            end_s=self.now_s,
+        )

@@ -1,0 +1,318 @@
+"""Scheduler: which tokens of which requests run in the next engine step, by the rules of vLLM's V1 scheduler.
+
+Held against vLLM 0.32's Scheduler and AsyncScheduler step for step (docs/simulate.md). First come, first served; one
+group of full attention; no drafts, no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers
+what a step sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a
+placeholder stands for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from stepscope.batch import BatchShape, PhaseSums, Row
+from stepscope.chunks import chunk_len
+from stepscope.errors import BadInput, InvariantBroken
+from stepscope.simulate.kv_cache import KvCache
+from stepscope.simulate.request import block_keys
+
+if TYPE_CHECKING:
+    from stepscope.simulate.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerRules:
+    """Names are vLLM's options; `num_blocks` is its num_gpu_blocks, of which one is never used.
+
+    Raises:
+        BadInput: no engine would start with these.
+    """
+
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    long_prefill_token_threshold: int = 0
+    watermark: float = 0.0
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("max_num_batched_tokens", 1),
+            ("max_num_seqs", 1),
+            ("max_model_len", 2),
+            ("num_blocks", 2),
+            ("block_size", 1),
+            ("long_prefill_token_threshold", 0),
+        ):
+            if getattr(self, name) < least:
+                raise BadInput(f"{name} is {getattr(self, name)}: give {least} or more.")
+        if not 0 <= self.watermark < 1:
+            raise BadInput(f"watermark is {self.watermark}: it is a fraction of the blocks, 0 or more and below 1.")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise BadInput(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_num_seqs {self.max_num_seqs}: "
+                "a step could not give each request one token, and the engine refuses it. Raise one or lower the other."
+            )
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise BadInput(
+                f"long_prefill_token_threshold {self.long_prefill_token_threshold} is above max_model_len "
+                f"{self.max_model_len}: no chunk can be as long. Give at most that, or 0 for no cap."
+            )
+
+    def check_request(self, request: Request) -> None:
+        """Raise BadInput for a request that would wait for ever."""
+        if request.prompt_len >= self.max_model_len:
+            raise BadInput(
+                f"request {request.request_id!r} has a prompt of {request.prompt_len} tokens; with max_model_len "
+                f"{self.max_model_len} the longest is {self.max_model_len - 1}."
+            )
+        needed = -(-(min(request.num_tokens, self.max_model_len) - 1) // self.block_size)
+        if needed > self.num_blocks - 1:
+            raise BadInput(
+                f"request {request.request_id!r} needs {needed} blocks of {self.block_size} tokens and the cache has "
+                f"{self.num_blocks - 1}: it can never run. Give num_blocks {needed + 1} or more, or shorten it."
+            )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class LiveRequest:
+    """A request in the scheduler. Known tokens: prompt and delivered outputs; `placeholders` count those on the way."""
+
+    request: Request
+    place: int  # in the order in which requests came
+    num_known: int
+    num_computed: int = 0
+    placeholders: int = 0
+    prefill_end: int = 0  # tokens known at admission: computing below it is prefill
+    prefix_hit_tokens: int = 0  # at its latest admission
+    first_hit_tokens: int | None = None  # at its first
+    num_preemptions: int = 0
+    num_entered: int = 0  # blocks of the table that are findable
+    is_running: bool = False
+    is_finished: bool = False
+    table: list[int] = field(default_factory=list)
+    keys: list[int] | None = None
+
+    @property
+    def output_len(self) -> int:
+        """Tokens put out so far."""
+        return self.num_known - self.request.prompt_len
+
+
+# (request, query_len, context_len, whether a token is sampled, how often the request had been preempted by then)
+PlannedRow: TypeAlias = tuple[LiveRequest, int, int, bool, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One scheduled step: rows in scheduling order, and who lost its blocks for it."""
+
+    rows: list[PlannedRow] = field(default_factory=list)
+    preempted: list[LiveRequest] = field(default_factory=list)
+
+    def to_shape(self, *, with_rows: bool = True) -> BatchShape:
+        """The BatchShape; without rows only its sums, which is quicker. Valid until the plan is updated."""
+        if with_rows:
+            return BatchShape.from_rows(tuple(_row(planned) for planned in self.rows))
+        prefill, decode = [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]
+        for live, query, context, _, _ in self.rows:
+            sums = prefill if context < live.prefill_end else decode
+            kv = context + query
+            sums[0] += 1
+            sums[1] += query
+            sums[2] += kv
+            sums[3] += query * query
+            sums[4] += query * kv
+        return BatchShape.from_sums(_sums(prefill), _sums(decode))
+
+
+def _row(planned: PlannedRow) -> Row:
+    live, query, context, _, _ = planned
+    return Row(
+        query_len=query,
+        context_len=context,
+        phase="prefill" if context < live.prefill_end else "decode",
+        request_id=live.request.request_id,
+        prefix_hit_tokens=live.prefix_hit_tokens,
+    )
+
+
+def _sums(sums: list[int]) -> PhaseSums:
+    return PhaseSums(
+        num_requests=sums[0], query_sum=sums[1], kv_sum=sums[2], query_sq_sum=sums[3], query_kv_sum=sums[4]
+    )
+
+
+class Scheduler:
+    """The requests of one engine. `running` is in order of admission; `waiting` begins with the next to be admitted."""
+
+    def __init__(self, rules: SchedulerRules) -> None:
+        self.rules = rules
+        self.cache = KvCache(num_blocks=rules.num_blocks, block_size=rules.block_size)
+        self.running: list[LiveRequest] = []
+        self.waiting: deque[LiveRequest] = deque()
+        self._watermark_blocks = int(rules.watermark * rules.num_blocks)
+        self._num_added = 0
+        self._has_news = False
+
+    @property
+    def has_work(self) -> bool:
+        """Requests are in it, or some ended and the workers have not been told, which takes one more (empty) step."""
+        return bool(self.running or self.waiting or self._has_news)
+
+    def add(self, request: Request) -> LiveRequest:
+        """Queue a request.
+
+        Raises:
+            BadInput: it could never run.
+        """
+        self.rules.check_request(request)
+        live = LiveRequest(request=request, place=self._num_added, num_known=request.prompt_len)
+        self._num_added += 1
+        self.waiting.append(live)
+        return live
+
+    def schedule(self) -> StepPlan:
+        """The next step: running requests first, then waiting ones, unless somebody had to be preempted."""
+        self._has_news = False
+        plan = StepPlan()
+        is_alone = len(self.running) + len(self.waiting) <= 1
+        cap = 0 if is_alone else self.rules.long_prefill_token_threshold
+        budget_left = self._schedule_running(plan, cap)
+        if not plan.preempted:
+            self._admit_waiting(plan, budget_left, cap)
+        return plan
+
+    def update(self, plan: StepPlan) -> list[LiveRequest]:
+        """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
+        ended: list[LiveRequest] = []
+        for live, _, _, is_sampled, num_preemptions in plan.rows:
+            if live.is_finished or not is_sampled:
+                continue
+            live.num_known += 1
+            if live.placeholders and live.num_preemptions == num_preemptions:
+                live.placeholders -= 1
+            if live.is_running and self.rules.async_scheduling:
+                self.enter_full_blocks(live, live.num_computed - live.placeholders)
+            if live.output_len >= live.request.output_len or live.num_known >= self.rules.max_model_len:
+                live.is_finished = True
+                self.cache.release(live.table)
+                ended.append(live)
+        if ended:
+            self._has_news = True
+            self.running = [live for live in self.running if not live.is_finished]
+            if not all(live.is_running for live in ended):
+                self.waiting = deque(live for live in self.waiting if not live.is_finished)
+        return ended
+
+    def enter_full_blocks(self, live: LiveRequest, tokens: int) -> None:
+        """Make the full blocks of a running request's first `tokens` tokens findable."""
+        full = tokens // self.rules.block_size
+        if full > live.num_entered and self.rules.enable_prefix_caching:
+            self.cache.enter(live.table, self._keys(live), live.num_entered, full)
+            live.num_entered = full
+
+    def check(self) -> None:
+        """The laws that hold between steps: blocks (KvCache.check), and no request computed more than is known.
+
+        Raises:
+            InvariantBroken: one of them does not hold.
+        """
+        self.cache.check([live.table for live in (*self.running, *self.waiting)])
+        for live in (*self.running, *self.waiting):
+            if live.num_computed > live.num_known + live.placeholders:
+                raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
+            if len(live.table) != -(-live.num_computed // self.rules.block_size):
+                raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
+
+    def _schedule_running(self, plan: StepPlan, cap: int) -> int:
+        """Rows for running requests; the budget that is left."""
+        budget, limit, block_size = self.rules.max_num_batched_tokens, self.rules.max_model_len, self.rules.block_size
+        index = 0
+        while index < len(self.running) and budget:
+            live = self.running[index]
+            index += 1
+            computed, coming = live.num_computed, live.placeholders
+            if coming and computed + 2 - coming >= live.request.last_len:
+                continue  # its last token is on the way
+            query = live.num_known + coming - computed
+            if query > 1:
+                query = chunk_len(query, budget_left=budget, cap=cap)
+            query = min(query, limit - computed - 1)
+            if query < 1:
+                continue
+            needed = -(-(computed + query) // block_size) - len(live.table)
+            if needed > 0:
+                if not self._make_room(live, needed, plan):
+                    break
+                self.cache.take(live.table, needed)
+            self._plan(live, query, plan)
+            budget -= query
+        return budget
+
+    def _make_room(self, live: LiveRequest, needed: int, plan: StepPlan) -> bool:
+        """Preempt the latest admitted until the blocks are there; False where that was `live` itself."""
+        while needed > self.cache.num_free:
+            victim = self.running.pop()
+            self.cache.release(victim.table)
+            victim.num_computed = victim.placeholders = victim.num_entered = 0
+            victim.num_preemptions += 1
+            victim.is_running = False
+            self.waiting.appendleft(victim)
+            plan.preempted.append(victim)
+            if victim is live:
+                return False
+        return True
+
+    def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
+        """Rows for waiting requests, from the head, until one does not fit."""
+        while budget and self.waiting and len(self.running) < self.rules.max_num_seqs:
+            live = self.waiting[0]
+            hits: list[int] = []
+            if self.rules.enable_prefix_caching:
+                hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
+            hit_tokens = len(hits) * self.rules.block_size
+            query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
+            if not self._has_room(live, hits, hit_tokens + query):
+                return
+            self.running.append(self.waiting.popleft())
+            self.cache.adopt(live.table, hits)
+            self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
+            live.num_computed = live.prefix_hit_tokens = hit_tokens
+            if live.first_hit_tokens is None:
+                live.first_hit_tokens = hit_tokens
+            live.num_entered = len(hits)
+            live.prefill_end = live.num_known
+            live.is_running = True
+            self._plan(live, query, plan)
+            budget -= query
+
+    def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
+        """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
+        spare = self._watermark_blocks if self.running else 0
+        asked = max(tokens, live.num_known) if self.rules.scheduler_reserve_full_isl else tokens
+        needed = -(-asked // self.rules.block_size) - len(hits)
+        return needed + self.cache.num_idle(hits) + spare <= self.cache.num_free
+
+    def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
+        """Add a row and advance the request; full blocks of known tokens become findable before the step runs."""
+        context = live.num_computed
+        live.num_computed = end = context + query
+        self.enter_full_blocks(live, min(end, live.num_known))
+        is_sampled = end >= live.num_known + live.placeholders
+        plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
+        if is_sampled and self.rules.async_scheduling:
+            live.placeholders += 1
+
+    def _keys(self, live: LiveRequest) -> list[int]:
+        if live.keys is None:
+            spans = [(part.source, part.start, part.length) for part in live.request.text]
+            own = [(-3 - live.place, 0, live.request.num_tokens)]  # -1 and -2 have the same hash
+            live.keys = block_keys(spans or own, self.rules.block_size)
+        return live.keys

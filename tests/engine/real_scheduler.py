@@ -1,0 +1,62 @@
+"""The real scheduler's schedules of our workloads; run as a script, it writes the golden ones.
+
+STEPSCOPE_ENGINE_PYTHON=.venv-engine/bin/python .venv/bin/python -m tests.engine.real_scheduler
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.simulate.random_load import Load, random_load
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "simulate" / "schedules.json"
+SEEDS = {
+    False: (0, 40, 44, 53, 72),
+    True: (9, 40, 44, 53, 56),
+}  # by async; small, with preemptions, hits, stops, limits
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def golden_loads() -> list[tuple[int, bool, Load]]:
+    return [
+        (seed, is_async, random_load(seed, is_async=is_async, is_small=True))
+        for is_async, seeds in SEEDS.items()
+        for seed in seeds
+    ]
+
+
+def real_schedules(loads: list[Load], *, python: Path, folder: Path, num_deep: int = 0) -> list[dict[str, Any]]:
+    """A record per workload, see drive_scheduler.py; the first `num_deep` of them with the order of free blocks."""
+    asked, told = folder / "workloads.jsonl", folder / "schedules.jsonl"
+    with asked.open("w") as out:
+        for place, load in enumerate(loads):
+            requests = [asdict(request) for request in load.requests]
+            line = {"rules": asdict(load.rules), "requests": requests, "is_deep": place < num_deep}
+            out.write(json.dumps(line) + "\n")
+    script = Path(__file__).with_name("drive_scheduler.py")
+    command = [str(python), str(script), str(asked), str(told)]
+    done = subprocess.run(command, env={**os.environ, **QUIET}, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def write_golden(python: Path) -> None:
+    loads = golden_loads()
+    with TemporaryDirectory() as folder:
+        found = real_schedules([load for _, _, load in loads], python=python, folder=Path(folder))
+    lines = [
+        json.dumps({"seed": seed, "is_async": is_async, "steps": each["steps"]}, separators=(",", ":"))
+        for (seed, is_async, _), each in zip(loads, found, strict=True)
+    ]
+    GOLDEN.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_golden((ROOT / os.environ["STEPSCOPE_ENGINE_PYTHON"]).absolute())
