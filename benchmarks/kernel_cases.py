@@ -26,6 +26,7 @@ WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxf
 ACTIVATION_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "mxfp4": 2.0, "int4": 2.0}
 QUANTISED = ("fp8", "fp8_block", "nvfp4")  # the tables time the kernel that quantises the activation, too
 TOPK = {"deepseek-ai/DeepSeek-V3.2": 2048, "zai-org/GLM-5": 2048}
+HIDDEN_SIZE = {"V3": 7168, "V3.2": 7168, "GLM-5": 6144, "V4-Flash": 4096, "V4-Pro": 7168}
 
 
 def framework_of(dtype: str) -> str:
@@ -203,7 +204,8 @@ def module_groups(
 
 
 def _module_group(key: str, part: dict[str, Array], cap: float, source: str) -> Group:
-    terms, seconds = core_model.module_terms(part["batch_size"], part["step"], cap), part["seconds"]
+    terms = core_model.module_terms(core_model.equal_rows(part["batch_size"], part["step"], cap))
+    seconds = part["seconds"]
 
     def coefficients(rows_: Array) -> Array:
         return core_model.fit_linear(terms[rows_], seconds[rows_])

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from kernel_cases import Group, chosen, framework_of, gemm_groups, medians, moe_groups
+from kernel_cases import HIDDEN_SIZE, Group, chosen, framework_of, gemm_groups, medians, module_groups, moe_groups
 from kernel_cores import CORES
 
 from stepscope.cost.core_model import fit_transfer, transfer_seconds
 from stepscope.cost.hardware import Hardware
 from stepscope.cost.kernel_model import Form, KernelModel, to_toml
 from stepscope.cost.least_squares import cross_validate
-from stepscope.cost.measured import NCCL, Layout, find_table, read_rows
+from stepscope.cost.measured import NCCL, Layout, find_table, module_layout, read_rows
 from stepscope.errors import BadInput
 from stepscope.operators.operator import Collective, Transfer
 
@@ -57,13 +57,45 @@ def models_of(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel
             continue
         if groups:
             yield f"experts.{dtype}", fitted("experts", max(groups, key=lambda g: len(g.seconds)))
+    yield from cores(root, hardware)
+    yield from modules(root, name)
+    yield from transfers(root, name)
+
+
+def cores(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel]]:
+    """Attention cores and indexers.
+
+    Hopper's fp8 MLA core is left out: in SGLang's table it takes eight times as long as the bf16 one (decision 0118).
+    """
+    skipped = () if ("advertised", "nvfp4") in hardware.compute else ("mla_decode_fp8",)
     for core in CORES:
         try:
-            for group in core(root, name):
-                yield f"core.{group.key}", fitted("core", group)
+            for group in core(root, hardware.name):
+                if group.key not in skipped:
+                    yield f"core.{group.key}", fitted("core", group)
         except BadInput:
             continue
-    yield from transfers(root, name)
+
+
+MODULES = (
+    ("dsa", "dsa", "sparse_attention"),
+    ("dsv4_csa", "csa", "sparse_attention"),
+    ("dsv4_hca", "hca", "sparse_attention"),
+    ("mla", "mla", "mla"),
+)
+
+
+def modules(root: Path, name: str) -> Iterator[tuple[str, KernelModel]]:
+    """Attention modules in decode, vLLM's: kind_hidden_heads_cache_weights, as `cost/module_cost.py` looks them up."""
+    for table, kind, op in MODULES:
+        try:
+            groups = list(module_groups(root, name, module_layout(table, op), table))
+        except BadInput:
+            continue
+        for group in groups:
+            model, kv, weight, heads, _ = group.key.rsplit("/", 4)
+            short = model.split("/")[-1].removeprefix("DeepSeek-").removesuffix("-FP8")
+            yield f"module.{kind}_{HIDDEN_SIZE[short]}_{heads}_{kv}_{weight}", fitted("module", group)
 
 
 _NAMES: dict[str, Collective] = {

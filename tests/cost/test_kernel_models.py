@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stepscope.cost.core_model import (
     CoreWork,
     core_seconds,
+    equal_rows,
     fit_module,
     fit_transfer,
     module_terms,
@@ -159,7 +160,7 @@ def test_core_by_hand() -> None:
 
 def test_a_module_bends_at_its_cap_and_nowhere_else() -> None:
     c = np.array([1e-4, 1e-6, 0.0, 1e-8, 1e-9, 1e-11])
-    times = module_terms(np.full(5, 8), [512, 1024, 2048, 4096, 8192], 2048) @ c
+    times = module_terms(equal_rows(np.full(5, 8), [512, 1024, 2048, 4096, 8192], 2048)) @ c
     before, after = times[1] - times[0], (times[4] - times[3]) / 8
     assert (times[2] - times[1]) == pytest.approx(2 * before)
     assert after < before / 10
@@ -168,10 +169,10 @@ def test_a_module_bends_at_its_cap_and_nowhere_else() -> None:
 def test_module_fit_from_fifteen_points_is_nonnegative_and_close() -> None:
     rng = np.random.default_rng(4)
     rows, context = 2.0 ** rng.integers(0, 10, 200), 2.0 ** rng.integers(1, 17, 200)
-    truth = module_terms(rows, context, 2048) @ np.array([1e-4, 1e-6, 5e-6, 1e-8, 2e-10, 3e-12])
+    truth = module_terms(equal_rows(rows, context, 2048)) @ np.array([1e-4, 1e-6, 5e-6, 1e-8, 2e-10, 3e-12])
     c = fit_module(rows[:15], context[:15], truth[:15] * rng.lognormal(0, 0.01, 15), 2048)
     assert (c >= 0).all()
-    assert np.median(np.abs(module_terms(rows, context, 2048)[15:] @ c / truth[15:] - 1)) < 0.03
+    assert np.median(np.abs(module_terms(equal_rows(rows, context, 2048))[15:] @ c / truth[15:] - 1)) < 0.03
 
 
 def test_transfer_is_latency_and_a_rate() -> None:

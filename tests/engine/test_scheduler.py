@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepscope.simulate.scheduler import Scheduler
 from tests.engine.real_scheduler import GOLDEN, ROOT, golden_loads, real_schedules
-from tests.simulate.random_load import Step, random_load, run_schedule
+from tests.simulate.random_load import Load, Step, random_load, run_schedule
+
+if TYPE_CHECKING:
+    from stepscope.simulate.scheduler import Scheduler
 
 PYTHON = os.environ.get("STEPSCOPE_ENGINE_PYTHON")
 NUM_LOADS, NUM_DEEP = 300, 60
@@ -25,32 +28,52 @@ pytestmark = [
 ]
 
 
+Schedules = list[dict[str, Any]]
+
+
 def python() -> Path:
     return (ROOT / str(PYTHON)).absolute()  # not resolved: a link in a venv says which venv it is
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["synchronous", "async"])
-def test_same_schedule_as_the_engines_scheduler(is_async: bool, tmp_path: Path) -> None:
-    loads = [random_load(seed, is_async=is_async) for seed in range(NUM_LOADS)]
-    real = real_schedules(loads, python=python(), folder=tmp_path, num_deep=NUM_DEEP)
+def loads_of(*, is_async: bool) -> list[Load]:
+    return [random_load(seed, is_async=is_async) for seed in range(NUM_LOADS)]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Schedules]:
+    """The engine's own schedules, of one process: it takes longer to start than to schedule."""
+    deep = [each[:NUM_DEEP] for each in (loads_of(is_async=False), loads_of(is_async=True))]
+    rest = [each[NUM_DEEP:] for each in (loads_of(is_async=False), loads_of(is_async=True))]
+    golden = [load for _, _, load in golden_loads()]
+    folder = tmp_path_factory.mktemp("schedules")
+    loads = [*deep[0], *deep[1], *rest[0], *rest[1], *golden]
+    found = real_schedules(loads, python=python(), folder=folder, num_deep=2 * NUM_DEEP)
+    deep_async, first, second = NUM_DEEP * 2, NUM_LOADS + NUM_DEEP, NUM_LOADS * 2
+    return {
+        "synchronous": found[:NUM_DEEP] + found[deep_async:first],
+        "async": found[NUM_DEEP:deep_async] + found[first:second],
+        "golden": found[second:],
+    }
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "async"])
+def test_same_schedule_as_the_engines_scheduler(mode: str, real: dict[str, Schedules]) -> None:
     differing = []
-    for seed, (load, theirs) in enumerate(zip(loads, real, strict=True)):
+    for seed, (load, theirs) in enumerate(zip(loads_of(is_async=mode == "async"), real[mode], strict=True)):
         free: list[list[int]] = []
 
-        def keep(scheduler: Scheduler, step: Step, free: list[list[int]] = free) -> None:
+        def keep(scheduler: Scheduler, _: Step, free: list[list[int]] = free) -> None:
             free.append(list(scheduler.cache.free))
 
         ours = run_schedule(load, keep if seed < NUM_DEEP else None)
         if ours != theirs["steps"] or free != theirs["free"]:
             differing.append(seed)
     assert differing == []
-    steps = [step for each in real for step in each["steps"]]
+    steps = [step for each in real[mode] for step in each["steps"]]
     assert sum(len(step[1]) for step in steps) > 500  # preemptions: the workloads are hard enough
     assert len(steps) > 50_000
 
 
-def test_golden_schedules_are_the_engines(tmp_path: Path) -> None:
-    loads = [load for _, _, load in golden_loads()]
-    real = real_schedules(loads, python=python(), folder=tmp_path)
+def test_golden_schedules_are_the_engines(real: dict[str, Schedules]) -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    assert [each["steps"] for each in golden] == [each["steps"] for each in real]
+    assert [each["steps"] for each in golden] == [each["steps"] for each in real["golden"]]

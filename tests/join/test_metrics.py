@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from stepscope.evidence import GRADES
 from stepscope.join.figures import DEFINITIONS, FigureRow
 from stepscope.join.metrics import FIVE, metric_rows
 from stepscope.join.reconcile import reconcile
+from stepscope.join.sources import Paths, read_sources
 from stepscope.join.time_mean import mean_of_integral, mean_of_steps
 from stepscope.join.traps import TRAPS, find_traps
 from tests.join.evidence import MS, START_NS, interval, iteration, row, sources, step, write_step_log
@@ -219,3 +221,21 @@ def test_the_step_log_counts_no_empty_steps(tmp_path: Path) -> None:
     rows = metric_rows(sources(tmp_path, steps=[step(0, [row("a", 8, 8)]), step(1, [])]))
     assert by_figure(rows, "step log")["batch_size"] == 1.0
     assert MS == 10**6
+
+
+def test_forward_metrics_weigh_the_queue_by_iteration_time(tmp_path: Path) -> None:
+    def message(counter: int, wall_s: float, waiting: int) -> dict[str, object]:
+        scheduled = {"num_prefill_requests": 1, "sum_prefill_tokens": 8, "num_decode_requests": 2}
+        queued = {"num_prefill_requests": waiting}
+        return {
+            "counter_id": counter,
+            "wall_time": wall_s,
+            "scheduled_requests": scheduled,
+            "queued_requests": queued,
+        }
+
+    path = tmp_path / "fpm.jsonl"
+    messages = [message(0, 0.1, 40), message(1, 0.3, 4), message(2, 0.0, 99)]  # the last is a heartbeat
+    path.write_text("\n".join(json.dumps(m) for m in messages), encoding="utf-8")
+    found = by_figure(metric_rows(read_sources(Paths(forward_metrics=path))), "forward metrics")
+    assert found == {"queue_length": pytest.approx(13.0), "batch_size": 3.0, "prefill_batch_size": 1.0}

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.chunks import ChunkRule, plan_chunks
+from stepscope.join.clients import link_requests
 from stepscope.join.disaggregated import find_transfers, stage_requests
 from stepscope.join.limits import StepSpan, find_starvation
 from stepscope.join.requests import RequestAccount, account_requests, total_prefill
+from stepscope.readers.clients.record import ClientRequest
 from stepscope.readers.server_log.reader import parse_server_log
 from stepscope.readers.step_log import read_step_log
 from tests.join.evidence import MS, START_NS, row, step, write_step_log
@@ -154,3 +156,36 @@ def test_prefill_only_steps_starve_decodes_only_if_there_are_any() -> None:
     found = find_starvation([prefill, decode, prefill, prefill, prefill])
     assert found is not None
     assert (found.num_steps, found.duration_ns, found.num_prefill_tokens) == (3, 15, 30)
+
+
+def client(start_ms: float, prompt_len: int, request_id: str | None = None) -> ClientRequest:
+    return ClientRequest(
+        request_id=request_id, start_s=START_NS * 1e-9 + start_ms * 1e-3, prompt_len=prompt_len, e2el_s=0.1
+    )
+
+
+def test_a_clients_request_is_found_by_its_id(tmp_path: Path) -> None:
+    rows = [
+        row("cmpl-abc-def-0-99", 8, 8, prompt_len=8, chunk_index=0),
+        row("other", 8, 8, prompt_len=8, chunk_index=0),
+    ]
+    servers = list(accounts(tmp_path, [step(0, rows), step(1, [])]).values())
+    links = link_requests([client(0, 8, "abc-def"), client(0, 8, "0")], servers)
+    assert [(link.method, link.server.request_id) for link in links] == [("request id", "cmpl-abc-def-0-99")]
+
+
+def test_without_ids_time_and_prompt_length_tell_requests_apart(tmp_path: Path) -> None:
+    servers = list(
+        accounts(
+            tmp_path,
+            [
+                step(0, [row("a", 8, 8, prompt_len=8, chunk_index=0)]),
+                step(1, [row("b", 8, 8, prompt_len=8, chunk_index=0), row("c", 5, 5, prompt_len=5, chunk_index=0)]),
+                step(2, [], finished=["a", "b", "c"]),
+            ],
+        ).values()
+    )
+    links = link_requests([client(9, 8), client(-1, 8), client(9.5, 5), client(9.9, 77)], servers)
+    assert [link.server.request_id for link in links] == ["b", "a", "c"]
+    assert {link.method for link in links} == {"clock"}
+    assert links[1].residual_ns == 100 * MS - 19 * MS

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stepscope.chunks import chunk_len, usable_hit
 from stepscope.join.evidence import Joined, join_sources
 from stepscope.join.sources import Paths, read_sources
 from stepscope.readers.registry import open_trace
@@ -138,3 +139,33 @@ def test_the_log_of_the_server_holds_no_line_that_was_not_understood(joined: Joi
     assert log.reading.health == ()
     assert [record.kind for record in log.records] == ["vllm_interval"] * 4
     assert (log.num_kv_tokens, log.arguments["max_num_seqs"]) == (262_144, "4")
+
+
+def test_every_client_request_is_found_at_the_server(joined: Joined) -> None:
+    """The client gave its number in X-Request-Id: truth for the join by clock and prompt length."""
+    assert len(joined.client_links) == 36
+    for link in joined.client_links:
+        assert link.method == "clock"
+        assert link.server.request_id.startswith(f"cmpl-cli-{link.client.request_id}-")
+        assert link.client.cached_tokens == link.server.prefix_hit_tokens
+        assert link.residual_ns is not None
+        assert link.residual_ns > 0
+
+
+def test_every_chunk_is_as_long_as_the_rule_says(truth: list[dict[str, Any]]) -> None:
+    """The engine's own schedule, row by row in its order: what is left of the budget, or the rest of the prompt."""
+    num_chunks = 0
+    for one in truth:
+        left = 512
+        for r in one["reqs"]:
+            if r["computed"] < r["prompt"]:
+                assert r["q"] == chunk_len(r["prompt"] - r["computed"], budget_left=left)
+                num_chunks += 1
+            left -= r["q"]
+        assert left >= 0
+    assert num_chunks == 67
+
+
+def test_every_hit_is_whole_blocks_and_never_the_last_token(truth: list[dict[str, Any]]) -> None:
+    for r in (r for one in truth for r in one["reqs"] if r["new"]):
+        assert usable_hit(r["computed"], prompt_len=r["prompt"], block_size=128) == r["computed"]

@@ -43,7 +43,6 @@ SGLANG = {
 }
 AIPERF = {
     "metadata": {
-        "session_num": 45,
         "x_request_id": "r1",
         "request_start_ns": 1_759_813_207_500_000_000,
         "request_end_ns": 1_759_813_207_800_000_000,
@@ -59,7 +58,7 @@ AIPERF = {
     "error": None,
 }
 AIPERF_FAILED = {
-    "metadata": {"session_num": 80, "request_start_ns": 1, "benchmark_phase": "profiling"},
+    "metadata": {"request_start_ns": 1, "benchmark_phase": "profiling"},
     "metrics": {"error_isl": {"value": 550, "unit": "tokens"}},
     "error": {"code": 499, "type": "RequestCancellationError", "message": "cancelled"},
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from stepscope.record.step_log import DECODE_FIELDS, ROW_FIELDS, encode
 from tests.readers.test_fuzz import mutate
 
 Record = dict[str, Any]
+COUNTS = base64.b64encode(struct.pack("<4i", 3, 1, 2, 2)).decode()
 
 
 def header(**more: Any) -> Record:
@@ -82,12 +85,22 @@ def test_other_records_stand_in_their_lists(tmp_path: Path) -> None:
         tmp_path,
         header(role="worker", rank=1),
         {"seq": 0, "kind": "forward", "step_id": 4, "is_stamped": True, "time_ns": 5, "host_ns": 7},
-        {"seq": 1, "kind": "experts", "step_id": 4, "num_tokens": 2, "rows_per_expert": [[3, 1], [2, 2]]},
+        {
+            "seq": 1,
+            "kind": "experts",
+            "step_id": 4,
+            "num_tokens": 2,
+            "layers": [0, 5],
+            "num_experts": 2,
+            "rows_per_expert": COUNTS,
+        },
         {"seq": 2, "kind": "request", "event": "added", "request_id": "a", "time_ns": 5, "prompt_len": 9},
         {"seq": 3, "kind": "weather", "sky": "blue"},
     )
     worker = log.workers[0]
-    assert (worker.forwards[0].host_ns, worker.experts[0].rows_per_expert) == (7, ((3, 1), (2, 2)))
+    assert worker.forwards[0].host_ns == 7
+    assert worker.experts[0].counts.tolist() == [[3, 1], [2, 2]]
+    assert worker.experts[0].layers == (0, 5)
     assert worker.requests[0].prompt_len == 9
     assert codes(log) == {"step_record_unknown": 1}
     assert worker.is_whole
@@ -156,6 +169,14 @@ def test_a_record_of_another_shape_is_lost_and_counted(wrong: Record, tmp_path: 
     log = write(tmp_path, header(), step(0), step(1) | wrong, step(2))
     assert [s.seq for s in log.schedulers[0].steps] == [0, 2]
     assert codes(log)["step_record_lost"] >= 1
+
+
+@pytest.mark.parametrize("wrong", [{"num_experts": 3}, {"num_experts": 0}, {"rows_per_expert": "%%"}, {"layers": [0]}])
+def test_counts_that_are_no_table_are_lost(wrong: Record, tmp_path: Path) -> None:
+    good = {"seq": 0, "kind": "experts", "step_id": 4, "layers": [0, 5], "num_experts": 2, "rows_per_expert": COUNTS}
+    log = write(tmp_path, header(role="worker"), good, good | {"seq": 1} | wrong)
+    assert len(log.workers[0].experts) == 1
+    assert codes(log)["step_record_lost"] == 2  # the record, and its number
 
 
 def test_a_forged_range_of_drops_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -186,6 +186,18 @@ def test_a_broken_manifest_is_an_unreadable_run(text: str, tmp_path: Path) -> No
         stepscope.open_trace(tmp_path / "run")
 
 
+@pytest.mark.parametrize("folder", ["../other/store-0", "/other/store-0", "store-0/../../other/store-0", "..", 7])
+def test_a_manifest_names_no_folder_outside_its_run(folder: object, tmp_path: Path) -> None:
+    import_run([small_store("a")], tmp_path / "run")
+    import_run([small_store("secret")], tmp_path / "other")
+    path = tmp_path / "run" / MANIFEST
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest["inputs"][0]["folder"] = folder
+    path.write_text(json.dumps(manifest), encoding="utf-8")
+    with pytest.raises(UnreadableTrace, match="Import it again"):
+        open_run(tmp_path / "run")
+
+
 @pytest.mark.parametrize("has_file", [False, True], ids=["empty folder", "folder with a file"])
 def test_a_folder_that_is_no_run_is_left_alone(has_file: bool, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()

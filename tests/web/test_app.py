@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "vllm-cpu-tp2"
 OWN = {"X-Stepscope": "1"}
 MIB = 1 << 20
+LOCAL = "http://127.0.0.1:8765"
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def library(tmp_path: Path) -> Library:
 
 @pytest.fixture
 def client(library: Library) -> Iterator[TestClient]:
-    with TestClient(make_app(library)) as client:
+    with TestClient(make_app(library), base_url=LOCAL) as client:
         yield client
 
 
@@ -69,7 +70,7 @@ def test_an_upload_gives_the_document_of_the_command_line(client: TestClient, li
 
 def test_a_run_named_at_the_start_is_read_where_it_is(library: Library) -> None:
     library.open_paths([str(EXAMPLE)])
-    with TestClient(make_app(library)) as client:
+    with TestClient(make_app(library), base_url=LOCAL) as client:
         (listed,) = client.get("/api/captures").json()
         assert wait(client, listed["id"])["state"] == "done"
         assert client.delete(f"/api/captures/{listed['id']}", headers=OWN).status_code == 200
@@ -110,7 +111,17 @@ def test_a_too_large_upload_is_refused_and_removed(client: TestClient, library: 
 
 
 @pytest.mark.parametrize(
-    "name", ["..%2F..%2Fescape.json", "%2e%2e%2fx.json", ".hidden.json", "a%00b.json", "notes.txt", "a b.json"]
+    "name",
+    [
+        "..%2F..%2Fescape.json",
+        "%2e%2e%2fx.json",
+        ".hidden.json",
+        "a%00b.json",
+        "notes.txt",
+        "a b.json",
+        "a.json%0A",
+        "manifest.json",  # would make the upload a run, whose manifest names folders
+    ],
 )
 def test_no_file_name_leaves_the_folder(client: TestClient, library: Library, name: str) -> None:
     capture_id = client.post("/api/captures", headers=OWN).json()["id"]
@@ -123,6 +134,33 @@ def test_no_file_name_leaves_the_folder(client: TestClient, library: Library, na
 @pytest.mark.parametrize("capture_id", ["0" * 16, "..", "%2e%2e", "A" * 16])
 def test_an_unknown_capture_is_not_found(client: TestClient, capture_id: str) -> None:
     assert client.get(f"/api/captures/{capture_id}/document").status_code in (404, 405)
+
+
+def test_a_sender_that_breaks_off_leaves_no_half_file_behind(client: TestClient, library: Library) -> None:
+    capture = library.begin_upload("mine")
+    with pytest.raises(EOFError), library.open_file(capture, "a.json") as out:
+        out.write(b'{"traceEvents": [')
+        answer = client.post(f"/api/captures/{capture.id}/explain", headers=OWN)
+        assert answer.status_code == 400
+        assert "a.json: still being received" in answer.json()["error"]
+        raise EOFError
+    assert list(capture.path.iterdir()) == []
+
+
+def test_a_capture_is_read_once(client: TestClient) -> None:
+    capture_id = upload(client, example_files())
+    assert client.post(f"/api/captures/{capture_id}/explain", headers=OWN).status_code == 400
+
+
+def test_captures_are_bounded_in_number(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepscope.web.library.MAX_CAPTURES", 2)
+    codes = [client.post("/api/captures", headers=OWN).status_code for _ in range(3)]
+    assert codes == [201, 201, 400]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "testserver", "127.0.0.1.evil.example"])
+def test_a_name_that_a_foreign_page_can_own_is_no_host_of_ours(client: TestClient, host: str) -> None:
+    assert client.get("/api/captures", headers={"Host": host}).status_code == 400
 
 
 def test_requests_of_foreign_pages_are_refused(client: TestClient) -> None:

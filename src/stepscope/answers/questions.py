@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.answers import recipes
+from stepscope.answers.branches import branch_sentences
+from stepscope.answers.counters import ask_counters
+from stepscope.answers.overlap import overlap_sentences
 from stepscope.answers.prefill import chunk_sizes, prefix_hits
 from stepscope.evidence import Refusal
 from stepscope.messages import Message, say
@@ -231,6 +234,7 @@ def _kv_path(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
                 families=listed,
             )
         )
+        said += branch_sentences(rank, _of(rank))
     if said:
         said.append(
             say("Attention kernels read KV too and stand under compute; what fused kernels write is not seen apart.")
@@ -248,6 +252,7 @@ def _communication(account: Account) -> tuple[list[Message], Grade, list[Refusal
         if not exposed and not busy:
             continue
         said.append(_exposed(rank, exposed, busy - exposed))
+        said += overlap_sentences(rank, _of(rank))
     if not said and len(account.ranks) == 1:
         world = account.ranks[0].store.origin.world_size
         if world == 1:
@@ -291,11 +296,6 @@ def _skew_sentence(skew: ArrivalSkew) -> Message:
     )
 
 
-def _counters(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
-    del account  # a torch profile holds none
-    return [], "refused", [_refuse("hardware counters per kernel (N/A, not zero)", recipes.COUNTERS)]
-
-
 QUESTIONS: tuple[Question, ...] = (
     Question(
         id="supply",
@@ -333,7 +333,7 @@ QUESTIONS: tuple[Question, ...] = (
         needs="collectives of all ranks on one clock",
         ask=_communication,
     ),
-    Question(id="counters", title="What bounds each kernel?", needs="hardware counters", ask=_counters),
+    Question(id="counters", title="What bounds each kernel?", needs="hardware counters", ask=ask_counters),
 )
 
 

@@ -1,7 +1,8 @@
 """A rank's budget: the exclusive partition and the busy view, per step's window and over the whole span.
 
 Where the gate (`coverage`) says no, supply, host and idle are withheld: None, and their ns go to `unknown`.
-Without Python stacks of the worker thread no wait of it can be seen: supply and idle are None, not zero.
+Without Python stacks of the worker thread no wait of it can be seen: supply and idle are None, not zero. Without any
+host lane host is None too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.budget.partition import Partition, partition, sees_waits
 from stepscope.budget.placement import Account, Placements, place_events
 from stepscope.errors import InvariantBroken
 from stepscope.intervals import overlaps
-from stepscope.store.schema import CATEGORIES
+from stepscope.store.schema import CATEGORIES, DEVICE_SCOPE, LAST_DEVICE_KIND
 
 if TYPE_CHECKING:
     from stepscope.budget.catalog import Catalog
@@ -69,7 +70,7 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
     starts = np.array([edge[0] for edge in edges], np.int64)
     ends = np.array([edge[1] for edge in edges], np.int64)
     measured = parts.measure(starts, ends)
-    withheld = WITHHELD if not coverage.idle_claimable else () if sees_waits(store, table) else UNSEEN_WITHOUT_STACKS
+    withheld = _withheld(store, table, coverage)
     busy = {name: overlaps(parts.busy[name], starts, ends) for name in BUSY if name in parts.busy}
     budgets = []
     for i, (start, end) in enumerate(edges):
@@ -91,6 +92,15 @@ def compute_budget(store: EventStore, table: StepTable, catalog: Catalog) -> Ran
         windows=tuple(budgets[:-1]),
         step_families={account: tuple(values[:-1].tolist()) for account, values in measured.items()},
     )
+
+
+def _withheld(store: EventStore, table: StepTable, coverage: Coverage) -> tuple[str, ...]:
+    """What cannot be claimed: without a host lane no cause of idle time is known, and zero would be a claim."""
+    e = store.events
+    has_host = bool(((e.kind > LAST_DEVICE_KIND) & (e.kind != DEVICE_SCOPE)).any())
+    if not coverage.idle_claimable or not has_host:
+        return WITHHELD
+    return () if sees_waits(store, table) else UNSEEN_WITHOUT_STACKS
 
 
 def _exclusive(measured: dict[Account, Int64], window: int, withheld: tuple[str, ...]) -> dict[str, int | None]:

@@ -103,10 +103,6 @@ class Catalog:
             self._places[key] = self._first_match(name, kind)
         return self._places[key]
 
-    def place_many(self, names: Sequence[str], kind: Kind) -> list[Placement | None]:
-        """`place` for each name, in order."""
-        return [self.place(name, kind) for name in names]
-
     def _first_match(self, name: str, kind: Kind) -> Placement | None:
         short = subject(name, kind)
         for pattern, whole, placement in self._matchers.get(kind, ()):
@@ -121,7 +117,6 @@ _FRAME_LINE = re.compile(r"\(\d+\): ")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MANGLED = re.compile(r"_Z(?:NK?)?(?=\d)")
 _LENGTH = re.compile(r"\d+")
-_PAIRS = {">": "<", ")": "("}
 
 
 def subject(name: str, kind: Kind) -> str:
@@ -206,11 +201,6 @@ def is_launch(name: str) -> bool:
 def is_graph_launch(name: str) -> bool:
     """Whether a runtime or driver call starts a graph, so that many kernels share its correlation id."""
     return _runtime_family(name) == "graph_launch"
-
-
-def is_blocking_sync(name: str) -> bool:
-    """Whether the host waits inside a runtime or driver call until the device has caught up."""
-    return _runtime_family(name) == "stream_sync"
 
 
 def _runtime_family(name: str) -> str | None:

@@ -65,8 +65,8 @@ def capture(
         text = "".join(f"{path}\n" for path in found)
     else:
         text = (
-            f"captured; no trace appeared in {recipe.trace} on this machine. Fetch the server's trace directory, or name it "
-            "with --folder (its `trace` subfolder).\n"
+            f"captured; no trace appeared in {recipe.trace} on this machine. Fetch the server's, or name "
+            "the folder above it with --folder.\n"
         )
     write_result(text, output)
 

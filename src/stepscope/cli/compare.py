@@ -20,7 +20,7 @@ from stepscope.cli.options import (
     whole_file,
     write_result,
 )
-from stepscope.cli.report import _csv, _json
+from stepscope.cli.tabular import to_csv, to_json
 from stepscope.errors import BadInput
 from stepscope.report.comparison import ROW_COLUMNS, comparison_rows, to_comparison_document
 from stepscope.report.comparison_text import to_comparison_markdown, to_comparison_text
@@ -52,11 +52,11 @@ def compare(
     comparison = compare_accounts(read_account(a, catalog), read_account(b, catalog), kv_tolerance=kv_tolerance)
     document = to_comparison_document(comparison)
     if format_ is Format.csv:
-        write_result(_csv(comparison_rows(document), ROW_COLUMNS), output)
+        write_result(to_csv(comparison_rows(document), ROW_COLUMNS), output)
         return
     translate = make_translator(lang, document)
     if format_ is Format.json:
-        write_result(_json(document), output)
+        write_result(to_json(document), output)
     else:
         to_view = to_comparison_markdown if format_ is Format.md else to_comparison_text
         write_result(to_view(document, translate), output)

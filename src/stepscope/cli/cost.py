@@ -10,7 +10,8 @@ import typer
 from stepscope.cli.cost_view import crossover_sections, hardware_document, hardware_sections, probe_sections
 from stepscope.cli.options import Output, write_result
 from stepscope.cli.predict_view import write_view
-from stepscope.cli.report import TableFormat, TableFormatOption
+from stepscope.cli.report import Charts
+from stepscope.cli.tabular import TableFormat, TableFormatOption
 from stepscope.cost.crossover_document import CrossoverPlan, crossover_document
 from stepscope.cost.hardware import hardware_names, load_hardware
 from stepscope.cost.probe import ProbePlan, choose_backend, run_probe, to_hardware_toml
@@ -20,6 +21,7 @@ from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
 from stepscope.operators.router import Router
 from stepscope.operators.shape import parse_counts
+from stepscope.report.model_charts import crossover_charts, write_model_charts
 
 Size = typer.Option(min=1)
 HardwareName = Annotated[str, typer.Option("--hardware", help="A device (see `stepscope hardware`), or a .toml file.")]
@@ -47,6 +49,7 @@ def crossover(
     peak: Annotated[
         bool, typer.Option("--peak", help="Use ridge_peak even where an effective ridge is known.")
     ] = False,
+    charts: Charts = None,
     format_: TableFormatOption = TableFormat.text,
     output: Output = None,
 ) -> None:
@@ -67,6 +70,8 @@ def crossover(
         use_peak=peak,
     )
     document = crossover_document(read_model(model), load_hardware(hardware), deployment, plan)
+    if charts is not None:
+        write_model_charts(crossover_charts(document), charts)
     rows = [
         {**cell, **{f"{name}_fraction": value for name, value in cell["part_fractions"].items()}}
         for cell in document["decode"]["cells"]

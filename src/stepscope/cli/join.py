@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from stepscope.chunks import ChunkRule, plan_chunks
 from stepscope.cli.join_view import chunk_sections, evidence_sections, request_sections
 from stepscope.cli.options import Output, read_trace, write_result
-from stepscope.cli.report import TableFormat, TableFormatOption, _csv, _json, _write_parquet
+from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet
 from stepscope.errors import BadInput
 from stepscope.join.evidence import Joined, join_rows, join_sources, to_document
 from stepscope.join.requests import account_requests
@@ -40,6 +41,9 @@ ClientFiles = Annotated[list[Path] | None, typer.Option("--client", help="A load
 ExpertFiles = Annotated[
     Path | None, typer.Option("--experts", help="SGLang's expert recorder: a .pt file or a folder.")
 ]
+ForwardFile = Annotated[
+    Path | None, typer.Option("--forward-metrics", help="Saved forward-pass metrics: msgpack payloads, or JSON lines.")
+]
 
 
 def metrics(
@@ -49,17 +53,20 @@ def metrics(
     steps_log: StepLogFolder = None,
     client: ClientFiles = None,
     experts: ExpertFiles = None,
+    forward_metrics: ForwardFile = None,
     format_: TableFormatOption = TableFormat.text,
     output: Output = None,
 ) -> None:
     """Every number with its definition, clock, window and source."""
-    paths = to_paths(log, metrics, steps_log, client, experts)
+    paths = replace(to_paths(log, metrics, steps_log, client, experts), forward_metrics=forward_metrics)
     if trace is None and paths == Paths():
-        raise BadInput("there is nothing to read: give a trace, --log, --metrics, --steps-log, --client or --experts.")
+        raise BadInput(
+            "there is nothing to read: give a trace, or one of --log, --metrics, --steps-log, --client, --experts."
+        )
     joined = join_evidence((), paths) if trace is None else join_evidence(_ranks_of(trace), paths)
     rows = join_rows(joined)["metrics"]
     if format_ is TableFormat.json:
-        write_result(_json(to_document(joined)), output)
+        write_result(to_json(to_document(joined)), output)
     elif not _write_table(rows, METRICS, format_, output):
         write_result(_show(evidence_sections(joined), markdown=format_ is TableFormat.md), output)
 
@@ -118,9 +125,9 @@ def _write_plan(plan: ChunkPlan, format_: TableFormat, output: Path | None) -> N
     rows = [{name: getattr(chunk, name) for name in names} for chunk in plan.chunks]
     if format_ is TableFormat.json:
         sums = ("prompt_len", "found_tokens", "prefix_hit_tokens", "effective_prefill_tokens")
-        write_result(_json({name: getattr(plan, name) for name in sums} | {"chunks": rows}), output)
+        write_result(to_json({name: getattr(plan, name) for name in sums} | {"chunks": rows}), output)
     elif format_ is TableFormat.csv:
-        write_result(_csv(rows, names), output)
+        write_result(to_csv(rows, names), output)
     elif format_ is TableFormat.parquet:
         raise BadInput("a plan is small: choose text, md, csv or json.")
     else:
@@ -138,7 +145,7 @@ def _recorded_chunks(folder: Path, request: str | None, format_: TableFormat, ou
             raise BadInput(f"{folder}: no request {request!r} is in this step log. Leave --request out to list them.")
     rows = [row for engine, account in found for row in chunk_rows(engine, account)]
     if format_ is TableFormat.json:
-        write_result(_json(rows), output)
+        write_result(to_json(rows), output)
     elif not _write_table(rows, CHUNKS, format_, output):
         sections = request_sections([account for _, account in found])
         write_result(_show(sections, markdown=format_ is TableFormat.md), output)
@@ -150,14 +157,14 @@ def _write_table(
     """As CSV or Parquet, if that is asked for."""
     names = [column.name for column in columns]
     if format_ is TableFormat.csv:
-        write_result(_csv(rows, names), output)
+        write_result(to_csv(rows, names), output)
         return True
     if format_ is TableFormat.parquet:
         import pyarrow as pa  # noqa: PLC0415  # only this format needs it
 
         types = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
         schema = pa.schema([(column.name, types[column.dtype]) for column in columns])
-        _write_parquet(pa.Table.from_pylist(rows, schema=schema), output)
+        write_parquet(pa.Table.from_pylist(rows, schema=schema), output)
         return True
     return False
 

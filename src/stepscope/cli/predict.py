@@ -19,7 +19,8 @@ from stepscope.cli.predict_view import (
     predict_sections,
     write_view,
 )
-from stepscope.cli.report import TableFormat, TableFormatOption
+from stepscope.cli.report import Charts
+from stepscope.cli.tabular import TableFormat, TableFormatOption
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import bundled_models, read_model
 from stepscope.models.kv_layout import kv_bytes_per_token, layouts_of, state_bytes_per_request, window_bytes_per_request
@@ -33,6 +34,7 @@ from stepscope.operators.router import Router
 from stepscope.operators.rows import StepRows
 from stepscope.operators.shape import parse_count, parse_counts, read_rows_per_expert, read_shape
 from stepscope.operators.step import step_operators
+from stepscope.report.model_charts import history_charts, write_model_charts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,6 +195,7 @@ def history(
         str, typer.Option(help="Tokens that a decode query sees, itself included; with commas.")
     ] = "8k,32k,128k,1m",
     layout: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
+    charts: Charts = None,
     format_: TableFormatOption = TableFormat.text,
     output: Output = None,
 ) -> None:
@@ -218,6 +221,8 @@ def history(
         "contexts": contexts,
         "state_rows": [asdict(row) for row in state_rows(architecture)],
     }
+    if charts is not None:
+        write_model_charts(history_charts(document), charts)
     write_view(document, lines, format_, output, history_sections)
 
 

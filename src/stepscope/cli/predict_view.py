@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.options import write_result
-from stepscope.cli.report import TableFormat, _csv, _json
+from stepscope.cli.tabular import TableFormat, to_csv, to_json
 from stepscope.errors import BadInput
 from stepscope.report.section import Grid, Section, print_sections
 from stepscope.units import UNKNOWN
@@ -26,9 +26,9 @@ def write_view(
 ) -> None:
     """The document as JSON, its main table as CSV, its sections as text or Markdown."""
     if format_ is TableFormat.json:
-        write_result(_json(document), output)
+        write_result(to_json(document), output)
     elif format_ is TableFormat.csv:
-        write_result(_csv(table, tuple(table[0])), output)
+        write_result(to_csv(table, tuple(table[0])), output)
     elif format_ is TableFormat.md:
         write_result("\n".join(section.to_markdown() for section in to_sections(document)), output)
     elif format_ is TableFormat.text:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from decimal import Decimal
 from enum import StrEnum
@@ -22,22 +19,20 @@ from stepscope.cli.options import (
     ReportFormat,
     TracePath,
     read_account,
-    whole_file,
     write_result,
 )
-from stepscope.errors import BadInput, CheckFailed
+from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet, write_rows
+from stepscope.errors import CheckFailed
 from stepscope.report.charts import write_charts
 from stepscope.report.document import to_document
 from stepscope.report.html import render_html
 from stepscope.report.query import run_query
 from stepscope.report.tables import arrow_tables, budget_rows, step_rows
-from stepscope.report.text import to_check_text, to_markdown, to_table_text, to_text
+from stepscope.report.text import to_check_text, to_markdown, to_text
 from stepscope.report.translate import make_translator
 from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stepscope.answers.account import Account
 
 _REASON = ("rank", "code", "withholds", "text", "record_with")
@@ -81,9 +76,9 @@ def explain(
         _write_tables(account, _folder(tables))
     chosen = format_ or _format_of(output)
     if chosen is ExplainFormat.csv:
-        write_result(_csv(budget_rows(account), _columns("budget")), output)
+        write_result(to_csv(budget_rows(account), _columns("budget")), output)
     elif chosen is ExplainFormat.json:
-        write_result(_json(document), output)
+        write_result(to_json(document), output)
     else:
         views = {ExplainFormat.text: to_text, ExplainFormat.md: to_markdown, ExplainFormat.html: render_html}
         write_result(views[chosen](document, translate), output)
@@ -102,8 +97,8 @@ def _folder(path: Path) -> Path:
 
 def _write_tables(account: Account, folder: Path) -> None:
     for name, table in arrow_tables(account).items():
-        write_result(_csv(table.to_pylist(), table.column_names), folder / f"{name}.csv")
-        _write_parquet(table, folder / f"{name}.parquet")
+        write_result(to_csv(table.to_pylist(), table.column_names), folder / f"{name}.csv")
+        write_parquet(table, folder / f"{name}.parquet")
 
 
 def check(
@@ -116,9 +111,9 @@ def check(
     """Say whether a capture carries a claim about idle time."""
     document = to_document(read_account(trace, catalog))
     if format_ is Format.json:
-        write_result(_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)
+        write_result(to_json({key: document[key] for key in ("schema", "inputs", "coverage", "questions")}), output)
     elif format_ is Format.csv:
-        write_result(_csv(document["coverage"]["reasons"], _REASON), output)
+        write_result(to_csv(document["coverage"]["reasons"], _REASON), output)
     else:
         text = to_check_text(document, make_translator(lang, document), markdown=format_ is Format.md)
         write_result(text, output)
@@ -127,19 +122,6 @@ def check(
             "no worker was recorded"
         ]
         raise CheckFailed(f"{trace}: idle time and shares cannot be claimed: {', '.join(codes)}.")
-
-
-class TableFormat(StrEnum):
-    """How a table is written."""
-
-    text = "text"
-    csv = "csv"
-    json = "json"
-    md = "md"
-    parquet = "parquet"
-
-
-TableFormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it (parquet needs -o).")]
 
 
 def steps(
@@ -151,9 +133,9 @@ def steps(
     """Each step's shape and time as a table."""
     account = read_account(trace, catalog)
     if format_ is TableFormat.parquet:
-        _write_parquet(arrow_tables(account)["steps"], output)
+        write_parquet(arrow_tables(account)["steps"], output)
         return
-    _write_rows(step_rows(account), format_, output, names=_columns("steps"))
+    write_rows(step_rows(account), format_, output, names=_columns("steps"))
 
 
 def query(
@@ -166,10 +148,10 @@ def query(
     """Ask the tables in SQL, with DuckDB."""
     result = run_query(read_account(trace, catalog), sql)
     if format_ is TableFormat.parquet:
-        _write_parquet(result, output)
+        write_parquet(result, output)
         return
     rows = [{name: _plain(value) for name, value in row.items()} for row in result.to_pylist()]
-    _write_rows(rows, format_, output, names=result.column_names)
+    write_rows(rows, format_, output, names=result.column_names)
 
 
 def _columns(table: str) -> list[str]:
@@ -187,36 +169,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     return value if value is None or isinstance(value, bool | int | str) else str(value)
-
-
-def _write_rows(
-    rows: Sequence[dict[str, Any]], format_: TableFormat, output: Path | None, *, names: Sequence[str]
-) -> None:
-    if format_ is TableFormat.json:
-        write_result(_json(list(rows)), output)
-    elif format_ is TableFormat.csv:
-        write_result(_csv(rows, names), output)
-    else:
-        write_result(to_table_text(rows, names, markdown=format_ is TableFormat.md), output)
-
-
-def _write_parquet(table: Any, output: Path | None) -> None:
-    import pyarrow.parquet as pq  # noqa: PLC0415  # only this format needs it
-
-    if output is None:
-        raise BadInput("parquet is binary: name a file with --output FILE.")
-    with whole_file(output) as aside:
-        pq.write_table(table, aside, compression="zstd")
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
-
-
-def _csv(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
-    """Unknown is an empty field."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -65,20 +65,41 @@ def fit_core(work: CoreWork, seconds: Array, device: Device) -> Array:
     return fit_positive(lambda c: core_seconds(c, work, device), seconds, guess)
 
 
-def module_terms(rows: Any, context_len: Any, cap: float) -> Array:
-    """The six terms of a module, one execution a line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleWork:
+    """Decode rows of each execution, and over them Σ min(context_len, cap) and Σ context_len."""
 
-    >>> module_terms([4], [100], 64).tolist()
+    rows: Array
+    kept_tokens: Array
+    context_tokens: Array
+
+
+def equal_rows(rows: Any, context_len: Any, cap: float) -> ModuleWork:
+    """Rows of one length, as the tables measure them."""
+    b, s = np.asarray(rows, dtype=float), np.asarray(context_len, dtype=float)
+    return ModuleWork(rows=b, kept_tokens=b * np.minimum(s, cap), context_tokens=b * s)
+
+
+def module_terms(work: ModuleWork) -> Array:
+    """The six terms of a module, one execution a line; rows of several lengths count with their mean and sums.
+
+    >>> module_terms(equal_rows([4], [100], 64)).tolist()
     [[1.0, 4.0, 2.0, 64.0, 256.0, 400.0]]
     """
-    b, s = np.asarray(rows, dtype=float), np.asarray(context_len, dtype=float)
-    kept = np.minimum(s, cap)
-    return np.stack([np.ones_like(b), b, np.log2(np.maximum(b, 1)), kept, b * kept, b * s], axis=1)
+    b = np.asarray(work.rows, dtype=float)
+    one = np.maximum(b, 1)
+    parts = (np.ones_like(b), b, np.log2(one), work.kept_tokens / one, work.kept_tokens, work.context_tokens)
+    return np.stack(np.broadcast_arrays(*parts), axis=-1)
+
+
+def module_seconds(c: Array, work: ModuleWork) -> Array:
+    """The module's formula; 0 where there is no row."""
+    return np.asarray(np.where(np.asarray(work.rows) > 0, module_terms(work) @ c, 0.0))
 
 
 def fit_module(rows: Any, context_len: Any, seconds: Array, cap: float) -> Array:
     """Coefficients of one module (model, heads per rank, dtypes); 15 points are enough."""
-    return fit_linear(module_terms(rows, context_len, cap), seconds)
+    return fit_linear(module_terms(equal_rows(rows, context_len, cap)), seconds)
 
 
 def transfer_seconds(c: Array, wire_bytes: Any) -> Array:

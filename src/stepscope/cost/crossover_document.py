@@ -32,6 +32,8 @@ from stepscope.operators.operator import Operator
 from stepscope.operators.rows import StepRows
 from stepscope.operators.step import step_operators
 
+CURVE_ROWS = tuple(2**i for i in range(15))  # M of a GEMM's intensity curve: 1 to 16,384
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossoverPlan:
@@ -159,11 +161,12 @@ def _dense_entry(found: GemmCrossover) -> dict[str, Any]:
         "crossover_tokens": found.crossover_tokens,
         "approximation": found.approximation,
         "most_intensity": found.most_intensity,
+        "points": [{"m": m, "intensity": found.intensity(m)} for m in CURVE_ROWS],
     }
 
 
 def _expert_entry(found: ExpertCrossover) -> dict[str, Any]:
-    return _dense_entry(found.gemm) | {
+    return _dense_entry(found.gemm) | {  # its points are those of the distribution
         "num_experts": found.num_experts,
         "top_k": found.top_k,
         "crossover_rows": found.crossover_rows,

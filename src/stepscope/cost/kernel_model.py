@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from stepscope.cost import core_model, expert_model, gemm_model
-from stepscope.cost.core_model import CoreWork, core_seconds, transfer_seconds
+from stepscope.cost.core_model import CoreWork, ModuleWork, core_seconds, module_seconds, transfer_seconds
 from stepscope.cost.expert_model import ExpertWork, expert_seconds
 from stepscope.cost.gemm_model import Device, GemmWork, gemm_seconds
 from stepscope.cost.hardware import Hardware
@@ -26,13 +26,14 @@ from stepscope.cost.least_squares import Band
 from stepscope.errors import BadInput
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Form = Literal["gemm", "experts", "core", "transfer"]
-Work = GemmWork | ExpertWork | CoreWork
+Form = Literal["gemm", "experts", "core", "module", "transfer"]
+Work = GemmWork | ExpertWork | CoreWork | ModuleWork
 
 FORMS: dict[Form, tuple[str, ...]] = {
     "gemm": gemm_model.NAMES,
     "experts": expert_model.NAMES,
     "core": core_model.CORE_NAMES,
+    "module": core_model.MODULE_NAMES,
     "transfer": core_model.TRANSFER_NAMES,
 }
 
@@ -61,6 +62,8 @@ class KernelModel:
             return expert_seconds(c, work, device)
         if self.form == "core" and isinstance(work, CoreWork):
             return core_seconds(c, work, device)
+        if self.form == "module" and isinstance(work, ModuleWork):
+            return module_seconds(c, work)
         raise BadInput(f"a model of form '{self.form}' cannot price {type(work).__name__}.")
 
     def on_another_device(self, fitted_on: Device, own: Device) -> KernelModel:

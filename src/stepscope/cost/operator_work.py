@@ -124,8 +124,9 @@ def core_work(operator: Operator) -> Priceable:
     else:
         name, blocks = "attention_prefill", work.num_heads * np.maximum(queries / QUERY_BLOCK, rows)
         walkers = np.ceil(blocks)
+    models = (f"core.{name}", "core.mla_decode_bf16") if name == "mla_decode_fp8" else (f"core.{name}",)
     return Priceable(
-        models=(f"core.{name}",),
+        models=models,
         work=CoreWork(flop=flop, moved_bytes=moved, blocks=blocks, walkers=walkers),
         features={"flop": flop, "bytes": moved},
     )

@@ -20,6 +20,8 @@ from stepscope.cost.gemm_model import Device, GemmWork
 from stepscope.cost.hardware import Hardware, load_hardware
 from stepscope.cost.kernel_model import CoefficientSet, KernelModel, load_coefficients
 from stepscope.cost.measured_cost import MeasuredCost
+from stepscope.cost.module_cost import price_modules
+from stepscope.cost.operator_cost import OperatorCost
 from stepscope.cost.operator_work import (
     Priceable,
     core_work,
@@ -36,23 +38,6 @@ from stepscope.operators.operator import AttentionWork, Operator, Transfer
 Array = np.ndarray[Any, np.dtype[Any]]
 CostSource = Literal["model", "bound", "measured"]
 DEFAULT_CORES = 128  # where a hardware file gives no number of cores
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCost:
-    """One execution. `source`: the model, table or bound that gave `time_s`; `grade` None where it is a bound."""
-
-    terms: Terms
-    time_s: Seconds | None
-    low_s: Seconds | None
-    high_s: Seconds | None
-    grade: Grade | None
-    source: str | None
-
-    @property
-    def bound(self) -> Any:
-        """The binding term of the roofline."""
-        return self.terms.bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +132,22 @@ def price_step(
         unique={},
     )
     costs = tuple(pricer.price(operator) for operator in operators)
+    if pricer.fits is not None and (plan is None or plan.cp == 1) and _is_alike(device, pricer.lender):
+        costs = price_modules(operators, costs, pricer.fits)
     lacking = (
         ()
         if cost == "bound"
         else tuple(dict.fromkeys(op.name for op, found in zip(operators, costs, strict=True) if found.time_s is None))
     )
     return StepCost(hardware=device.name, operators=costs, counts=tuple(op.count for op in operators), unpriced=lacking)
+
+
+def _is_alike(device: Hardware, lender: Hardware | None) -> bool:
+    """Whether whole modules, which know no rates, may be taken from the lender: its memory and bf16 within 5 %."""
+    if lender is None:
+        return True
+    pairs = ((device.bytes_per_s(), lender.bytes_per_s()), (device.flop_per_s("bf16"), lender.flop_per_s("bf16")))
+    return all(abs(own / theirs - 1) <= 0.05 for own, theirs in pairs)
 
 
 def _grouped(operators: Sequence[Operator]) -> dict[str, list[Operator]]:

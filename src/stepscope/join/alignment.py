@@ -55,7 +55,7 @@ def _choose(placed: list[Alignment], side: Side) -> Alignment | Message:
     if not placed:
         return say("the placement that fits by shape contradicts the clocks")
     best = [a for a in placed if a.num_equal == max(p.num_equal for p in placed)]
-    if side.clock == "epoch":
+    if side.clock == "epoch" and all(a.residuals_ns for a in best):
         return min(best, key=lambda a: (abs(_median(a.residuals_ns)), a.shift))
     if len(best) > 1:
         return say("{count} placements fit equally well", count=len(best))

@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.join import tables
+from stepscope.join.clients import ClientLink, link_requests
 from stepscope.join.disaggregated import StagedRequest, TransferInterval, find_transfers, stage_requests
+from stepscope.join.experts import LayerLoad, layer_loads
 from stepscope.join.hits import HitJudgement, Tiers, find_tiers, judge_hits
 from stepscope.join.limits import BindingBudget, Starvation, StepSpan, find_binding_budget, find_starvation
 from stepscope.join.metrics import metric_rows
-from stepscope.join.observation import Side, observe_experts, observe_log, observe_stream, observe_trace
+from stepscope.join.observation import (
+    Side,
+    observe_experts,
+    observe_forwards,
+    observe_log,
+    observe_stream,
+    observe_trace,
+)
 from stepscope.join.reconcile import Reconciliation, reconcile
 from stepscope.join.requests import RequestAccount, account_requests
 from stepscope.join.steps import StepJoin, join_steps
@@ -37,11 +46,13 @@ class Joined:
     trace_facts: dict[tuple[int | None, int], dict[str, int]]
     figures: tuple[FigureRow, ...]
     requests: tuple[tuple[int | None, RequestAccount], ...]
+    client_links: tuple[ClientLink, ...]
     staged: tuple[StagedRequest, ...]
     transfers: tuple[TransferInterval, ...]
     reconciliations: tuple[Reconciliation, ...]
     traps: tuple[Trap, ...]
     hits: HitJudgement | None
+    expert_loads: tuple[LayerLoad, ...]
     tiers: Tiers | None
     budget: BindingBudget | None
     starvation: Starvation | None
@@ -70,11 +81,17 @@ def join_sources(sources: Sources) -> Joined:
         trace_facts=facts,
         figures=metric_rows(sources),
         requests=tuple((engine, request) for engine, requests in accounts for request in requests),
+        client_links=tuple(
+            link
+            for client in sources.clients
+            for link in link_requests(client.succeeded, [r for _, requests in accounts for r in requests])
+        ),
         staged=stage_requests(records),
         transfers=find_transfers(records),
         reconciliations=reconcile(sources),
         traps=find_traps(sources),
         hits=judge_hits(sources),
+        expert_loads=layer_loads(sources, ranks),
         tiers=find_tiers(records),
         budget=next((budget for budget in budgets if budget is not None), None),
         starvation=_starvation(sources),
@@ -85,6 +102,8 @@ def _sides(sources: Sources) -> list[Side]:
     sides = [observe_stream(stream) for stream in sources.schedulers]
     for log in sources.logs:
         sides += observe_log(log.records)
+    if sources.forwards is not None:
+        sides += observe_forwards(sources.forwards.iterations)
     if sources.experts is not None:
         sides.append(observe_experts(sources.experts.steps, "expert recorder", "forward id"))
     logged = [step for stream in (sources.step_log.workers if sources.step_log else ()) for step in stream.experts]
@@ -119,11 +138,15 @@ def _starvation(sources: Sources) -> Starvation | None:
 
 def join_rows(joined: Joined) -> dict[str, list[Row]]:
     """The rows of every table of the join."""
+    links = {link.server.request_id: link for link in joined.client_links}
     return {
         "step_sources": tables.step_source_rows(joined.steps, joined.trace_facts),
         "metrics": [tables.figure_table_row(row) for row in joined.figures],
-        "requests": [tables.request_row(engine, request) for engine, request in joined.requests],
+        "requests": [
+            tables.request_row(engine, request, links.get(request.request_id)) for engine, request in joined.requests
+        ],
         "chunks": [row for engine, request in joined.requests for row in tables.chunk_rows(engine, request)],
+        "expert_loads": [tables.expert_row(load) for load in joined.expert_loads],
         "stages": [row for request in joined.staged for row in tables.stage_rows(request)],
         "reconciliations": [row for item in joined.reconciliations for row in tables.reconciliation_rows(item)],
     }

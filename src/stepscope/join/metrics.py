@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepscope.batch import BatchShape
     from stepscope.join.sources import Sources
     from stepscope.readers.clients.record import ClientResult
+    from stepscope.readers.forward_metrics import ForwardMetrics
     from stepscope.readers.server_log.reader import LogRecord
     from stepscope.readers.step_log import Stream
 
@@ -33,6 +34,8 @@ def metric_rows(sources: Sources) -> tuple[FigureRow, ...]:
     rows = [*_step_log_rows(sources.schedulers), *_trace_rows(sources), *_log_rows(sources.log_records)]
     if sources.metrics is not None:
         rows += exported_rows(sources.metrics)
+    if sources.forwards is not None:
+        rows += _forward_rows(sources.forwards.iterations)
     for client in sources.clients:
         rows += client_rows(client)
     has_value = {row.figure for row in rows if row.value is not None}
@@ -159,6 +162,29 @@ def _prefill_rows(records: Sequence[LogRecord]) -> list[FigureRow]:
     values = [v for r in records if (v := r.number("num_new_requests"))]
     window = say("{count} prefill batches", count=len(values))
     return [_sampled("prefill_batch_size", values, "log batches", window)] if values else []
+
+
+def _forward_rows(iterations: Sequence[ForwardMetrics]) -> list[FigureRow]:
+    """Weighted by each iteration's duration: time between iterations is not in it."""
+    ran = [one for one in iterations if one.wall_ns]
+    total = sum(one.wall_ns for one in ran)
+    if not total:
+        return []
+    window = say("{span} in {count} iterations; idle time is not in it", span=show_ns(total), count=len(ran))
+    waiting = sum(one.num_waiting * one.wall_ns for one in ran) / total
+    rows = [known("queue_length", waiting, source="forward metrics", clock="engine", window=window, count=len(ran))]
+    sizes = [one.num_prefill_requests + one.num_decode_requests for one in ran]
+    for figure, values in (
+        ("batch_size", [float(n) for n in sizes if n]),
+        ("prefill_batch_size", [float(one.num_prefill_requests) for one in ran if one.num_prefill_requests]),
+    ):
+        if values:
+            counted = say("{count} iterations", count=len(values))
+            mean = fsum(values) / len(values)
+            rows.append(
+                known(figure, mean, source="forward metrics", clock="engine", window=counted, count=len(values))
+            )
+    return rows
 
 
 def client_rows(client: ClientResult) -> list[FigureRow]:

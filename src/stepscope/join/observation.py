@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from stepscope.batch import BatchShape
     from stepscope.readers.experts.reader import ExpertCounts
+    from stepscope.readers.forward_metrics import ForwardMetrics
     from stepscope.readers.server_log.reader import LogRecord
-    from stepscope.readers.step_log import ExpertRecord, Stream
+    from stepscope.readers.step_log import ExpertRecord, StepRecord, Stream
     from stepscope.steps.step import StepTable
     from stepscope.store.events import EventStore
 
@@ -136,9 +137,16 @@ def _find_numbers(store: EventStore, table: StepTable) -> tuple[dict[int, int], 
 def observe_stream(stream: Stream) -> Side:
     """The steps of a scheduler's step log."""
     steps = tuple(
-        Observation(number=step.step_id, start_ns=step.time_ns, facts=shape_facts(step.shape)) for step in stream.steps
+        Observation(number=step.step_id, start_ns=step.time_ns, facts=shape_facts(step.shape) | _queue_facts(step))
+        for step in stream.steps
     )
     return Side(source="step log", steps=steps, number_kind="step id", clock="epoch", dp_rank=stream.number("dp_rank"))
+
+
+def _queue_facts(step: StepRecord) -> dict[str, int]:
+    """The queue at that step: no other source has it, so nothing is compared."""
+    names = ("num_waiting", "num_waiting_before", "num_running", "num_free_blocks")
+    return {name: value for name in names if (value := getattr(step, name)) is not None}
 
 
 _LOG_FACTS = ("num_prefill_requests", "num_prefill_tokens", "num_decode_requests", "num_decode_tokens")
@@ -196,6 +204,27 @@ def _prefill(record: LogRecord) -> Observation:
     facts = {} if tokens is None else {"num_prefill_tokens": int(tokens)}
     facts |= {} if requests is None else {"num_prefill_requests": int(requests)}
     return Observation(number=record.step, start_ns=record.time_ns, facts=facts)
+
+
+def observe_forwards(iterations: Sequence[ForwardMetrics]) -> tuple[Side, ...]:
+    """Iterations that forward-pass metrics tell of, per data-parallel rank; they have no time of day."""
+    sides = []
+    for rank in sorted({one.dp_rank for one in iterations}):
+        steps = tuple(
+            Observation(
+                number=one.counter,
+                facts={
+                    "num_prefill_requests": one.num_prefill_requests,
+                    "num_prefill_tokens": one.num_prefill_tokens,
+                    "num_decode_requests": one.num_decode_requests,
+                    "prefill_kv_sum": one.prefill_context_sum + one.num_prefill_tokens,
+                },
+            )
+            for one in iterations
+            if one.dp_rank == rank and one.wall_ns
+        )
+        sides.append(Side(source="forward metrics", steps=steps, number_kind=None, clock="epoch", dp_rank=rank))
+    return tuple(sides)
 
 
 def observe_experts(steps: Sequence[ExpertCounts | ExpertRecord], source: str, kind: NumberKind) -> Side:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.readers.clients.reader import read_clients
 from stepscope.readers.experts.reader import read_experts
+from stepscope.readers.forward_metrics import read_forward_metrics
 from stepscope.readers.prometheus.reader import read_metrics
 from stepscope.readers.server_log.reader import read_server_log
 from stepscope.readers.step_log import read_step_log
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.clients.record import ClientResult
     from stepscope.readers.experts.reader import ExpertLog
+    from stepscope.readers.forward_metrics import ForwardLog
     from stepscope.readers.losses import Reading
     from stepscope.readers.prometheus.reader import MetricsLog
     from stepscope.readers.server_log.reader import LogRecord, ServerLog
@@ -34,6 +36,7 @@ class Paths:
     step_log: Path | None = None
     clients: tuple[Path, ...] = ()
     experts: Path | None = None
+    forward_metrics: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class Sources:
     step_log: StepLog | None = None
     clients: tuple[ClientResult, ...] = ()
     experts: ExpertLog | None = None
+    forwards: ForwardLog | None = None
 
     @property
     def log_records(self) -> tuple[LogRecord, ...]:
@@ -61,7 +65,9 @@ class Sources:
     def readings(self) -> tuple[Reading, ...]:
         """Every side file with what was doubtful in it."""
         named = [log.reading for log in self.logs]
-        named += [part.reading for part in (self.metrics, self.step_log, self.experts) if part is not None]
+        named += [
+            part.reading for part in (self.metrics, self.step_log, self.experts, self.forwards) if part is not None
+        ]
         return (*named, *(client.reading for client in self.clients))
 
 
@@ -78,4 +84,5 @@ def read_sources(paths: Paths, ranks: Sequence[tuple[EventStore, StepTable]] = (
         step_log=None if paths.step_log is None else read_step_log(paths.step_log),
         clients=tuple(result for path in paths.clients for result in read_clients(path)),
         experts=None if paths.experts is None else read_experts(paths.experts),
+        forwards=None if paths.forward_metrics is None else read_forward_metrics(paths.forward_metrics),
     )

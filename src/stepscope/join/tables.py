@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.store.schema import Column, Dtype
 
 if TYPE_CHECKING:
+    from stepscope.join.clients import ClientLink
     from stepscope.join.disaggregated import StagedRequest
+    from stepscope.join.experts import LayerLoad
     from stepscope.join.figures import FigureRow
     from stepscope.join.reconcile import Reconciliation
     from stepscope.join.requests import RequestAccount
@@ -69,6 +71,9 @@ REQUESTS = (
     _column("queue_ns", "int64", "ns", "queued, to first scheduled", _LOG),
     _column("prefill_ns", "int64", "ns", "first scheduled, to the end of the step with its last prompt token", _LOG),
     _column("decode_ns", "int64", "ns", "from there to its end", _LOG),
+    _column("client_ttft_ns", "int64", "ns", "TTFT as the client measured it", "no client result has it"),
+    _column("client_e2el_ns", "int64", "ns", "E2EL as the client measured it", "no client result has it"),
+    _column("client_method", "string", "", "request id or clock: how it was found there", "it was not"),
 )
 CHUNKS = (
     _column("engine", "int64", "", "data-parallel rank of the engine core", "the log does not say"),
@@ -89,6 +94,19 @@ STAGES = (
     _column("duration_ns", "int64", "ns", "how long", "no log that was given has it"),
     _column("transfer_bytes_per_s", "float64", "bytes/s", "of the transfer", "not recorded, or another stage"),
 )
+EXPERT_LOADS = (
+    _RANK,
+    _column("step_id", "int64", "", "the trace's step", "no trace, or it has no such number"),
+    _column("source", "string", "", "markers, step log or expert recorder"),
+    _column("source_step", "int64", "", "the number it was recorded under", "none was"),
+    _column("layer", "int64", "", "layer index"),
+    _column("num_experts", "int64", "", "experts counted (physical ones in the recorder's passes)"),
+    _column("num_rows", "int64", "rows", "token copies over all experts"),
+    _column("max_rows", "int64", "rows", "of the busiest expert"),
+    _column("num_empty", "int64", "", "experts without a row"),
+    _column("imbalance", "float64", "", "max over mean", "no rows"),
+    _column("adds_up", "bool", "", "whether num_rows is tokens x top_k", "one of them is not recorded"),
+)
 RECONCILIATIONS = (
     _column("comparison", "string", "", "which figures are held against each other"),
     _column("total", "float64", "", "in `unit`"),
@@ -104,6 +122,7 @@ JOIN_TABLES: dict[str, tuple[Column, ...]] = {
     "requests": REQUESTS,
     "chunks": CHUNKS,
     "stages": STAGES,
+    "expert_loads": EXPERT_LOADS,
     "reconciliations": RECONCILIATIONS,
 }
 JOIN_TABLE_MEANING: dict[str, str] = {
@@ -112,6 +131,7 @@ JOIN_TABLE_MEANING: dict[str, str] = {
     "requests": "each request's prompt, hit, effective tokens and stages",
     "chunks": "each prefill row, and what shared its step",
     "stages": "stages of requests over a prefill and a decode server",
+    "expert_loads": "rows per expert, layer by layer: sum, maximum, empty experts",
     "reconciliations": "client against server against log: parts and residual",
 }
 
@@ -159,13 +179,23 @@ def figure_table_row(row: FigureRow) -> Row:
     }
 
 
-def request_row(engine: int | None, request: RequestAccount) -> Row:
-    """One request."""
+def request_row(engine: int | None, request: RequestAccount, link: ClientLink | None = None) -> Row:
+    """One request, with what a client says of it."""
     names = ("request_id", "prompt_len", "prefix_hit_tokens", "external_hit_tokens", "effective_prefill_tokens")
     more = ("recomputed_tokens", "recovered_tokens", "num_preemptions")
     row: Row = {"engine": engine} | {name: getattr(request, name) for name in (*names, *more)}
     row["num_chunks"] = len(request.chunks)
-    return row | {f"{name}_ns": span for name, span in request.stages.spans().items()}
+    row |= {f"{name}_ns": span for name, span in request.stages.spans().items()}
+    times = None if link is None else link.client.times()
+    return row | {
+        "client_ttft_ns": _ns(None if times is None else times.ttft_s),
+        "client_e2el_ns": _ns(None if times is None else times.e2el_s),
+        "client_method": None if link is None else link.method,
+    }
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)
 
 
 def chunk_rows(engine: int | None, request: RequestAccount) -> list[Row]:
@@ -190,6 +220,11 @@ def stage_rows(request: StagedRequest) -> list[Row]:
         }
         for stage, span in request.stages_ns.items()
     ]
+
+
+def expert_row(load: LayerLoad) -> Row:
+    """One layer of one step."""
+    return {column.name: getattr(load, column.name) for column in EXPERT_LOADS}
 
 
 def reconciliation_rows(item: Reconciliation) -> list[Row]:

@@ -77,6 +77,7 @@ def gqa_cores(context: LayerContext, attention: GroupedQueryAttention) -> list[O
             queries=phase_tokens(context, phase, part),
             pairs=per_rank(part.pairs(attention.window), plan.cp),
             kv_rows=rank_kv_rows(context, phase, seen),
+            history=part.num_kv,
         )
         found.append(core(context, kind="attention", flop_per_pair=4 * heads * d, row_bytes=row_bytes, work=work))
     return [*found, kv_write(context, rows.num_tokens * row_bytes)]
@@ -107,6 +108,7 @@ def absorbed(context: LayerContext, a: LatentAttention, phase: Phase, part: Phas
         queries=queries,
         pairs=per_rank(part.pairs(a.topk), plan.cp),
         kv_rows=rank_kv_rows(context, phase, seen),
+        history=part.num_kv,
     )
     w_uk = Weight(name=f"w_uk_{phase}", role="attn_kvb", k=a.qk_nope_head_dim, n=a.kv_lora_rank, groups=heads)
     w_uv = Weight(name=f"w_uv_{phase}", role="attn_kvb", k=a.kv_lora_rank, n=a.v_head_dim, groups=heads)
@@ -155,6 +157,7 @@ def expanded(context: LayerContext, a: LatentAttention, phase: Phase, part: Phas
         queries=phase_tokens(context, phase, part),
         pairs=per_rank(part.pairs(), plan.cp),
         kv_rows=part.num_kv,
+        history=part.num_kv,
     )
     row_bytes = 2 * heads * (qk + a.v_head_dim)
     dense = core(

@@ -71,7 +71,8 @@ class AttentionWork:
     """What an attention core or indexer does, per rank.
 
     queries: query tokens; rows: requests; pairs: query-row pairs that are scored (causal, window, top-k applied);
-    kv_rows: history rows that are read once. `phase`: the part of a mixed step that this operator runs.
+    kv_rows: history rows that are read once; history: Σ kv_len, read or not. `phase`: the part of a mixed step that
+    this operator runs.
     """
 
     phase: Literal["prefill", "decode"]
@@ -83,6 +84,7 @@ class AttentionWork:
     queries: Amount
     pairs: Amount
     kv_rows: Amount
+    history: Amount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ def gdn_cores(context: LayerContext, a: GatedDeltaNet) -> list[Operator]:
             queries=part.num_tokens,
             pairs=padded,
             kv_rows=part.num_rows,
+            history=part.num_kv,
         )
         found.append(
             context.operator(

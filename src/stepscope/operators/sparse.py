@@ -63,6 +63,7 @@ def _index(
         queries=queries,
         pairs=pairs,
         kv_rows=rank_kv_rows(context, phase, seen),
+        history=part.num_kv,
     )
     dtypes = Dtypes(output="fp32", kv=context.deployment.kv)
     scores = context.operator(
@@ -135,6 +136,7 @@ def _v4_core(context: LayerContext, a: CompressedAttention, phase: Phase, part: 
         queries=phase_tokens(context, phase, part),
         pairs=per_rank(pairs, plan.cp),
         kv_rows=rank_kv_rows(context, phase, seen),
+        history=part.num_kv,
     )
     return core(
         context,

@@ -73,6 +73,16 @@ SIDE_CODES: dict[str, HealthCode] = {
     "step_log_unfinished": HealthCode(
         severity="info", meaning="a step log ends inside a record: the writer was stopped", remedy=_NOTHING
     ),
+    "forward_message_unparsed": HealthCode(
+        severity="loss",
+        meaning="a forward-pass metrics message could not be read, or is of another schema version",
+        remedy="Save the payloads unchanged.",
+    ),
+    "forward_message_lost": HealthCode(
+        severity="loss",
+        meaning="the counter of forward-pass metrics jumps: messages were not received",
+        remedy="Subscribe before the load starts.",
+    ),
     "expert_record_unparsed": HealthCode(
         severity="loss", meaning="a record of an expert counts file has no usable counts", remedy="Report the file."
     ),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 
 from stepscope.batch import BatchShape, PhaseSums, Row
 from stepscope.errors import BadInput
@@ -120,12 +121,25 @@ class ForwardRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRecord:
-    """Rows per expert of one step on one rank: a list per expert layer."""
+    """Rows per expert of one step on one rank; fields as in EXPERTS_FIELDS."""
 
     seq: int
     step_id: int
-    rows_per_expert: tuple[tuple[int, ...], ...]
+    num_experts: int
+    layers: tuple[int, ...]
+    rows_per_expert: bytes
+    is_stamped: bool = False
     num_tokens: int | None = None
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_experts < 1 or len(self.rows_per_expert) != 4 * self.num_experts * len(self.layers):
+            raise ValueError(f"{len(self.rows_per_expert)} bytes are no table of {self.num_experts} experts")
+
+    @property
+    def counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Token copies, [layers, experts]."""
+        return np.frombuffer(self.rows_per_expert, "<i4").reshape(-1, self.num_experts).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

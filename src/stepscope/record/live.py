@@ -1,4 +1,4 @@
-"""A running server -> its capture: start, wait for some steps, stop, with the recipe's own calls. Standard library only."""
+"""A running server -> its capture: start, wait for some steps, stop, by the recipe's own calls."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .recipes import Recipe
 
 _POLL_S = 0.25
@@ -75,13 +73,11 @@ def count_steps(engine: str, server: str) -> int | None:
     return round(sum(map(float, found))) if found else None
 
 
-def take(
-    recipe: Recipe, server: str, steps: int, *, timeout_s: float, clock: Callable[[], float] = time.monotonic
-) -> list[Path]:
+def take(recipe: Recipe, server: str, steps: int, *, timeout_s: float) -> list[Path]:
     """Capture `steps` steps; the trace files that are new, where the server's folder is on this machine.
 
     Raises:
-        NoCapture: the server refused, or no step was made in time.
+        NoCapture: the server refused, or the steps were not made in time.
     """
     folder = Path(recipe.trace)
     before = set(_files(folder))
@@ -89,40 +85,28 @@ def take(
         call(server, path)
     first = count_steps(recipe.engine, server)
     call(server, recipe.start["path"], recipe.start.get("body"))
-    end = clock() + timeout_s
+    end = time.monotonic() + timeout_s
+    is_done = False
     try:
-        _wait(recipe, server, steps, first, before, end, clock)
+        while not is_done and time.monotonic() < end:
+            now = count_steps(recipe.engine, server)
+            is_done = first is not None and now is not None and now - first >= steps
+            is_done = is_done or bool(set(_files(folder)) - before)  # it ended by itself and has written
+            time.sleep(_POLL_S)
     finally:
         _stop(recipe, server)
         for path in recipe.after:
             call(server, path, timeout_s=_STOP_S)
+    if not is_done:
+        raise NoCapture(f"{server}: {steps} steps were not made in time. Send it load, or ask for fewer (--steps).")
     return [path for path in _files(folder) if path not in before]
-
-
-def _wait(
-    recipe: Recipe,
-    server: str,
-    steps: int,
-    first: int | None,
-    before: set[Path],
-    end: float,
-    clock: Callable[[], float],
-) -> None:
-    while clock() < end:
-        now = count_steps(recipe.engine, server)
-        if first is not None and now is not None and now - first >= steps:
-            return
-        if set(_files(Path(recipe.trace))) - before:
-            return  # it ended by itself and has written
-        time.sleep(_POLL_S)
-    raise NoCapture(f"{server}: {steps} steps were not made in time. Send it load, or ask for fewer (--steps).")
 
 
 def _stop(recipe: Recipe, server: str) -> None:
     try:
         call(server, recipe.stop["path"], timeout_s=_STOP_S)
     except NoCapture:
-        if "max_iterations" not in str(recipe.start) and "num_steps" not in str(recipe.start):
+        if not recipe.ends_by_itself:
             raise  # a capture that ends by itself may have ended before
 
 

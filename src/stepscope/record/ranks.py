@@ -19,9 +19,14 @@ _SOURCES = {
 }
 
 
+def hash_host() -> str:
+    """This machine's name, hashed."""
+    return hash_id(socket.gethostname())
+
+
 def header_of(role: str, engine_version: str, config: Any, *, rank: int | None = None) -> dict[str, Any]:
     """The header's fields that do not change. What the configuration does not say is null."""
-    header: dict[str, Any] = {"role": role, "host": hash_id(socket.gethostname()), "engine": "vllm"}
+    header: dict[str, Any] = {"role": role, "host": hash_host(), "engine": "vllm"}
     header["engine_version"] = engine_version
     for name, (section, attribute) in _SOURCES.items():
         value = getattr(getattr(config, section, None), attribute, None)

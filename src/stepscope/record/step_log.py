@@ -35,7 +35,7 @@ HEADER_FIELDS = {
     "num_removed_files": "older files of the stream that rotation has removed",
     "pid": "process id of the engine's process",
     "host": "hash of the host's name",
-    "engine": "`vllm`",
+    "engine": "`vllm` or `sglang`",
     "engine_version": "as the engine says",
     "dp_rank": "data-parallel rank of the engine core",
     "rank": "global rank of a worker",

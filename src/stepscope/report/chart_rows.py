@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.batch import PhaseSums
 from stepscope.report.details import unpack
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Row = dict[str, Any]
 StepKey = tuple[int | None, int]
+TimeMeasure = Literal["less_supply", "device_busy", "window"]
 
 MAX_MARKS = 2_000
 MAX_RANKS = 8  # drawn beside each other; more cannot be read
@@ -141,13 +142,24 @@ def scatter_rows(points: Sequence[Row]) -> Rows:
     return Rows(values=values, merged=max(len(members) for members in cells.values()))
 
 
+def time_measure(document: Document) -> TimeMeasure:
+    """What step time can be set against tokens: where a rank's supply wait is unknown, it cannot be taken off."""
+    totals = [row["exclusive_ns"] for row in document["budget"] if row["step_id"] is None]
+    if all(ns["supply"] is not None for ns in totals):
+        return "less_supply"
+    has_device = any(step["device_busy_ns"] is not None for step in counted_steps(document))
+    return "device_busy" if has_device or not document["coverage"]["idle_claimable"] else "window"
+
+
 def time_points(document: Document) -> list[Row]:
-    """x: scheduled tokens; y: ms of the window less the supply wait, or device busy ms where supply is withheld."""
-    claimable = document["coverage"]["idle_claimable"]
+    """x: scheduled tokens; y: ms of the step's time by `time_measure`."""
+    measure = time_measure(document)
     points = []
     for step in counted_steps(document):
-        busy = step["window_ns"] - (step["exclusive_supply_ns"] or 0) if claimable else step["device_busy_ns"]
-        points.append(_point(step, step["num_scheduled_tokens"], busy))
+        ns: int | None = step["device_busy_ns"]
+        if measure != "device_busy":
+            ns = step["window_ns"] - (step["exclusive_supply_ns"] if measure == "less_supply" else 0)
+        points.append(_point(step, step["num_scheduled_tokens"], ns))
     return [point for point in points if point is not None]
 
 

@@ -228,10 +228,12 @@ def _scatter(points: Sequence[Row], x_title: str, y_title: str, t: Translator) -
 
 
 def _time(document: Document, t: Translator) -> Chart:
-    if document["coverage"]["idle_claimable"]:
-        y_title = t("window less the supply wait, ms")
-    else:
-        y_title = t("device busy time, ms")
+    titles = {
+        "less_supply": t("window less the supply wait, ms"),
+        "device_busy": t("device busy time, ms"),
+        "window": t("window, ms"),
+    }
+    y_title = titles[chart_rows.time_measure(document)]
     spec, note = _scatter(chart_rows.time_points(document), t("scheduled tokens of the step"), y_title, t)
     return Chart(
         id="time-tokens",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.budget.breakdown import WITHHELD
 from stepscope.budget.placement import NO_ACCOUNT, UNMATCHED
 from stepscope.store.schema import OP
 
@@ -35,7 +36,7 @@ def step_families(account: Account) -> Packed:
     for rank in account.ranks:
         claimable = rank.budget.coverage.idle_claimable
         for place, values in rank.budget.step_families.items():
-            if not claimable and place[0] in ("supply", "host", "idle"):
+            if not claimable and place[0] in WITHHELD:
                 continue
             number = accounts.setdefault(place, len(accounts))
             for step, ns in zip(rank.table.counted, values, strict=True):

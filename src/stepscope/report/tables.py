@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from stepscope.budget.breakdown import WITHHELD
 from stepscope.budget.placement import NO_ACCOUNT
 from stepscope.errors import InvariantBroken
 from stepscope.steps.composition import NO_STEP
@@ -115,7 +116,7 @@ def family_rows(account: Account) -> list[Row]:
         counts, sums = _per_account(rank)
         claimable = rank.budget.coverage.idle_claimable
         for (category, family), part in rank.budget.partition.parts.items():
-            if not claimable and category in ("supply", "host", "idle"):
+            if not claimable and category in WITHHELD:
                 continue
             rows.append(
                 ordered(

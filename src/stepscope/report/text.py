@@ -151,13 +151,18 @@ def _amount(ns: int | None, row: Document, document: Document) -> str:
 
 
 def _families(document: Document, tr: Translator) -> Section:
-    ranks = [row["rank"] for row in _totals(document)]
+    totals = _totals(document)
+    ranks = [row["rank"] for row in totals]
     table: dict[tuple[str, str], dict[int | None, int]] = {}
     for row in document["families"]:
         table.setdefault((row["category"], row["family"]), {})[row["rank"]] = row["exclusive_ns"]
     top = sorted(table.items(), key=lambda item: -max(item[1].values()))[:TOP_FAMILIES]
+    # a rank that withholds a category has none of its families: that is unknown, not zero
+    absent = {
+        row["rank"]: {name: None if ns is None else 0 for name, ns in row["exclusive_ns"].items()} for row in totals
+    }
     rows = tuple(
-        (f"{tr(category)} / {family}", *(show_ns(by_rank.get(rank, 0)) for rank in ranks))
+        (f"{tr(category)} / {family}", *(show_ns(by_rank.get(rank, absent[rank][category])) for rank in ranks))
         for (category, family), by_rank in top
     )
     title = tr("Largest families, exclusive time ({shown} of {all})").format(shown=len(top), all=len(table))

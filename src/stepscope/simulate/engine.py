@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.latency import RequestTimes
 from stepscope.simulate.scheduler import LiveRequest, Scheduler, SchedulerRules, StepPlan
-from stepscope.simulate.stretch import Stretch, find_stretch
+from stepscope.simulate.stretch import find_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -241,13 +241,17 @@ class _Engine:
 
     def _deliver(self, plan: StepPlan) -> None:
         ended = self.scheduler.update(plan)
-        for live, _, _, is_sampled, _ in plan.rows:
-            if is_sampled and live in self.progress:
-                progress = self.progress[live]
-                if progress.first_token_s is None:
-                    progress.first_token_s = self.now_s
-                if self.options.with_gaps:
-                    progress.outputs_s.append(self.now_s)
+        with_gaps = self.options.with_gaps
+        for live, _, context, is_sampled, _ in plan.rows:
+            if not is_sampled or (context >= live.prefill_end and not with_gaps):
+                continue  # a first token comes of a prefill row
+            progress = self.progress.get(live)
+            if progress is None:
+                continue  # it ended before, and this step was one too many
+            if progress.first_token_s is None:
+                progress.first_token_s = self.now_s
+            if with_gaps:
+                progress.outputs_s.append(self.now_s)
         for live in ended:
             self._end(live, self.progress.pop(live))
 
@@ -272,24 +276,28 @@ class _Engine:
 
     def _skip(self) -> bool:
         """Run a stretch of equal decode steps without scheduling each; False where there is none."""
-        stretch = None if self.in_flight or self.options.steps == "rows" else find_stretch(self.scheduler)
+        if self.options.steps == "rows" or len(self.in_flight) != self.depth - 1:
+            return False
+        plan, pending_s = self.in_flight[0] if self.in_flight else (None, self.now_s)
+        stretch = find_stretch(self.scheduler, plan)
         if stretch is None:
             return False
         ends_s: list[float] = []
         while stretch.has_next and self.arrivals.next_s > self.now_s:
-            self._run_in_stretch(stretch)
+            shape = stretch.advance()
+            start_s = max(self.now_s + self.options.host_s, self.free_s)
+            self.free_s = start_s + self._seconds(shape)
+            self._keep(shape, start_s, None)
+            pending_s, end_s = (self.free_s, pending_s) if plan else (pending_s, self.free_s)
+            self.now_s = max(self.now_s, end_s)
             ends_s.append(self.now_s)
-        stretch.close()
+        last = stretch.close()
+        if plan:
+            self.in_flight[0] = (last, pending_s)
         if self.options.with_gaps:
             for live in self.scheduler.running:
                 self.progress[live].outputs_s += ends_s
         return bool(ends_s)
-
-    def _run_in_stretch(self, stretch: Stretch) -> None:
-        shape = stretch.advance()
-        start_s = max(self.now_s + self.options.host_s, self.free_s)
-        self.now_s = self.free_s = start_s + self._seconds(shape)
-        self._keep(shape, start_s, None)
 
     def result(self, requests: Sequence[Request]) -> Simulation:
         """What is kept; every request has ended."""

@@ -9,6 +9,7 @@ a key go to the front of the free list, blocks with one to its back, each reques
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from stepscope.errors import InvariantBroken
@@ -26,7 +27,8 @@ class KvCache:
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._users = [0] * num_blocks
         self._keys: list[int | None] = [None] * num_blocks
-        self._holders: dict[int, list[int]] = {}
+        self._holder: dict[int, int] = {}  # of each text the block that holds it longest
+        self._others: dict[int, list[int]] = {}  # and further ones, where there are any
 
     @property
     def num_free(self) -> int:
@@ -36,12 +38,11 @@ class KvCache:
     def find(self, keys: Sequence[int], at_most: int) -> list[int]:
         """The longest run of blocks, from the first on, whose text is cached; of equal ones the oldest entry."""
         found: list[int] = []
-        holders = self._holders
-        for index in range(min(at_most, len(keys))):
-            blocks = holders.get(keys[index])
-            if blocks is None:
+        for key in islice(keys, at_most):
+            block = self._holder.get(key)
+            if block is None:
                 break
-            found.append(blocks[0])
+            found.append(block)
         return found
 
     def num_idle(self, blocks: Sequence[int]) -> int:
@@ -59,12 +60,13 @@ class KvCache:
 
     def take(self, table: list[int], count: int) -> None:
         """Put `count` blocks from the front of the free list into a table; their texts are forgotten."""
+        users, keys, pop = self._users, self._keys, self.free.popitem
         for _ in range(count):
-            block, _ = self.free.popitem(last=False)
-            key = self._keys[block]
+            block, _ = pop(last=False)
+            key = keys[block]
             if key is not None:
                 self._forget(block, key)
-            self._users[block] = 1
+            users[block] = 1
             table.append(block)
 
     def enter(self, table: Sequence[int], keys: Sequence[int], first: int, end: int) -> None:
@@ -72,7 +74,10 @@ class KvCache:
         for index in range(first, end):
             block, key = table[index], keys[index]
             self._keys[block] = key
-            self._holders.setdefault(key, []).append(block)
+            if key in self._holder:
+                self._others.setdefault(key, []).append(block)
+            else:
+                self._holder[key] = block
 
     def release(self, table: list[int]) -> None:
         """Give all blocks of a table back and empty it."""
@@ -104,13 +109,20 @@ class KvCache:
         used = sum(count > 0 for count in named)
         if named != self._users or used + len(self.free) != self.num_blocks - 1:
             raise InvariantBroken(f"{used} used + {len(self.free)} free blocks, of {self.num_blocks - 1}")
-        held = {block: key for key, blocks in self._holders.items() for block in blocks}
+        held = {block: key for key, block in self._holder.items()}
+        held |= {block: key for key, blocks in self._others.items() for block in blocks}
         if held != {block: key for block, key in enumerate(self._keys) if key is not None}:
             raise InvariantBroken(f"{len(held)} blocks are findable, not those that hold a full block's text")
 
     def _forget(self, block: int, key: int) -> None:
         self._keys[block] = None
-        blocks = self._holders[key]
-        blocks.remove(block)
-        if not blocks:
-            del self._holders[key]
+        others = self._others.get(key) if self._others else None
+        if others is None:
+            del self._holder[key]
+            return
+        if self._holder[key] == block:
+            self._holder[key] = others.pop(0)
+        else:
+            others.remove(block)
+        if not others:
+            del self._others[key]

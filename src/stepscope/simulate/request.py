@@ -89,6 +89,11 @@ def block_keys(spans: Iterable[tuple[int, int, int]], block_size: int) -> list[i
     for source, begin, length in spans:
         start, left = begin, length
         while left > 0:
+            if room == block_size and left >= block_size:  # a whole block from one source
+                parent = hash((parent, source, start, block_size))
+                keys.append(parent)
+                start, left = start + block_size, left - block_size
+                continue
             taken = min(left, room)
             if pieces and pieces[-3] == source and pieces[-2] + pieces[-1] == start:
                 pieces[-1] += taken

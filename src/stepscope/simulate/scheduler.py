@@ -302,10 +302,11 @@ class Scheduler:
 
     def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
         """Add a row and advance the request; full blocks of known tokens become findable before the step runs."""
-        context = live.num_computed
+        context, known = live.num_computed, live.num_known
         live.num_computed = end = context + query
-        self.enter_full_blocks(live, min(end, live.num_known))
-        is_sampled = end >= live.num_known + live.placeholders
+        if (known if known < end else end) // self.rules.block_size > live.num_entered:
+            self.enter_full_blocks(live, min(end, known))
+        is_sampled = end >= known + live.placeholders
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
         if is_sampled and self.rules.async_scheduling:
             live.placeholders += 1

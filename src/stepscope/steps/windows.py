@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 Lane = Literal["device", "host", "none"]
 
-# calls that return only when device work has ended (CUDA and HIP runtime and driver names)
-BLOCKING_CALL = re.compile(r"^(?:cuda|hip|cu|musa|acl)\w*Synchronize\w*$|^hipMemcpyWithStream$|^(?:cuda|hip)Memcpy$")
+# calls that return only when device work has ended: the catalog's `stream_sync` of runtime calls, which stands above
+BLOCKING_CALL = re.compile(
+    r"^(?:cuda|hip|cu|musa|acl)\w*Synchronize\w*$|^synchronize(?:Stream)?$|^hipMemcpyWithStream$"
+    r"|^(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|Peer)?(?:_v\d+)?$|^(?:cu|hip)Memcpy(?:HtoD|DtoH|DtoD)?(?:_v\d+)?$"
+)
 # a sync that finds nothing to wait for returns sooner than this
 SYNC_RETURN_NS = 100_000
 # receiving from another pipeline stage happens before the step that it is for

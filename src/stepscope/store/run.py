@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -27,12 +28,18 @@ if TYPE_CHECKING:
 
 SCHEMA = "stepscope.run/1"
 MANIFEST = "manifest.json"
+_STORE_FOLDER = re.compile(r"store-\d+")
 _COLUMNS = ("start_ns", "duration_ns", "name_id", "kind", "track_id", "correlation_id")
 
 
 def is_run(path: Path) -> bool:
     """Whether a folder is a Run."""
     return (path / MANIFEST).is_file()
+
+
+def is_run_file(name: str) -> bool:
+    """Whether a file of this name makes the folder that it lies in a Run."""
+    return name == MANIFEST
 
 
 def import_run(
@@ -149,9 +156,16 @@ def open_run(folder: str | Path) -> tuple[EventStore, ...]:
             str(path), f"this run has schema {schema!r}, this program reads {SCHEMA!r}", "Import the capture again"
         )
     try:
-        return tuple(_read_store(path / row["folder"], row) for row in manifest["inputs"])
+        return tuple(_read_store(path / _own_folder(row["folder"]), row) for row in manifest["inputs"])
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise UnreadableTrace(str(path), f"a table of the run cannot be read ({error})", "Import it again") from error
+
+
+def _own_folder(name: str) -> str:
+    """A manifest comes from outside: it may name nothing but a folder that lies directly in the run."""
+    if not _STORE_FOLDER.fullmatch(name):
+        raise ValueError(f"{name!r} is no folder of a run")
+    return name
 
 
 def _read_store(folder: Path, row: Mapping[str, Any]) -> EventStore:

@@ -25,7 +25,7 @@ from stepscope.web.pages import index_page
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-LOCAL_HOSTS = ["127.0.0.1", "localhost", "[::1]", "testserver"]
+LOCAL_HOSTS = ["127.0.0.1", "localhost"]
 
 
 class Refused(BadInput):
@@ -149,4 +149,6 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/captures/{capture_id}", response_class=HTMLResponse)
     def report(document: _AnyDocument, lang: str = "en") -> Response:
-        return HTMLResponse(render_html(document, make_translator(lang, document)))
+        # the page carries its own content policy; what only a header can forbid is being framed
+        headers = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(render_html(document, make_translator(lang, document)), headers=headers)

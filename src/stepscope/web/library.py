@@ -1,7 +1,8 @@
 """The captures that the web page knows: uploads in one folder, and paths named when it was started.
 
-A capture's id is drawn here and its files' names are checked, so that no request names a path. Reading happens in one
-worker thread; its progress and its error are kept beside the capture.
+A capture's id is drawn here and its files' names are checked, so that no request names a path. A file is received under
+another name and gets its own when it is whole, so half a file is never read. Reading happens in one worker thread; its
+progress and its error are kept beside the capture.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import secrets
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -19,15 +21,17 @@ from stepscope.answers.account import Account, explain
 from stepscope.errors import BadInput, StepscopeError
 from stepscope.readers.registry import find_files, open_trace
 from stepscope.report.document import to_document
-from stepscope.store.run import is_run
+from stepscope.store.run import is_run, is_run_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 State = Literal["receiving", "waiting", "reading", "done", "failed"]
 
-_ID = re.compile(r"^[0-9a-f]{16}$")
-_FILE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+@=-]{0,199}\.json(?:\.gz)?$")
+_ID = re.compile(r"[0-9a-f]{16}")
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=-]{0,199}\.json(?:\.gz)?")
+_PARTIAL = ".part"
+MAX_CAPTURES = 200  # each keeps its document in memory; who needs more removes some
 _KEPT_ACCOUNTS = 4  # accounts are large; documents are built from them again when asked for
 
 
@@ -85,7 +89,13 @@ class Library:
             self._start(self._add(path.name, path, is_upload=False))
 
     def begin_upload(self, name: str) -> Capture:
-        """An empty capture that files can be put into."""
+        """An empty capture that files can be put into.
+
+        Raises:
+            BadInput: there are too many already.
+        """
+        if len(self.captures) >= MAX_CAPTURES:
+            raise BadInput(f"there are {MAX_CAPTURES} captures already. Remove one that is no longer needed.")
         capture_id = secrets.token_hex(8)
         path = self.folder / capture_id
         path.mkdir(parents=True)
@@ -97,28 +107,37 @@ class Library:
         Raises:
             UnknownCapture: there is none.
         """
-        capture = self.captures.get(capture_id) if _ID.match(capture_id) else None
+        capture = self.captures.get(capture_id) if _ID.fullmatch(capture_id) else None
         if capture is None:
             raise UnknownCapture(f"no capture {capture_id[:32]!r}. GET /api/captures lists those that are there.")
         return capture
 
-    def open_file(self, capture: Capture, file_name: str) -> BinaryIO:
-        """A file of an upload, for writing.
+    @contextmanager
+    def open_file(self, capture: Capture, file_name: str) -> Iterator[BinaryIO]:
+        """A file of an upload, for writing; what is received of it is gone if the sender or the disk fails.
 
         Raises:
-            BadInput: the name is none of a trace file, is taken, or the upload is closed.
+            BadInput: the name is none of a trace file, is taken, or the upload is closed; the disk refuses it.
         """
         if not capture.is_upload or capture.state != "receiving":
             raise BadInput("this capture takes no more files. Start another one.")
-        if not _FILE.match(file_name):
+        if not _FILE.fullmatch(file_name) or is_run_file(file_name):
             raise BadInput(
                 f"{file_name[:80]!r} is no name of a trace file. Expected letters, digits, . _ -, and .json or "
                 f".json.gz."
             )
+        whole = capture.path / file_name
+        partial = whole.with_name(file_name + _PARTIAL)
+        if whole.exists() or partial.exists():
+            raise BadInput(f"{file_name}: this capture has a file of that name already.")
         try:
-            return (capture.path / file_name).open("xb")
-        except FileExistsError as error:
-            raise BadInput(f"{file_name}: this capture has a file of that name already.") from error
+            with partial.open("xb") as out:
+                yield out
+            partial.rename(whole)
+        except OSError as error:
+            raise BadInput(f"{file_name}: cannot be kept ({error.strerror}). Make room, or send it again.") from error
+        finally:
+            partial.unlink(missing_ok=True)
 
     def count(self, capture: Capture, size: int) -> None:
         """Count bytes of an upload.
@@ -137,7 +156,12 @@ class Library:
 
     def finish_upload(self, capture: Capture) -> None:
         """All files are there: read them."""
-        if not any(capture.path.iterdir()):
+        if not capture.is_upload or capture.state != "receiving":
+            raise BadInput(f"this capture is {capture.state} already. Ask for its document.")
+        names = [path.name for path in capture.path.iterdir()]
+        if partial := [name.removesuffix(_PARTIAL) for name in names if name.endswith(_PARTIAL)]:
+            raise BadInput(f"{', '.join(sorted(partial))}: still being received. Ask again when it is there.")
+        if not names:
             raise BadInput("the capture has no file yet. PUT at least one trace file.")
         self._start(capture)
 
@@ -186,6 +210,8 @@ class Library:
 
     def _keep(self, capture: Capture, account: Account) -> None:
         with self._lock:
+            if capture.id not in self.captures:  # removed while it was read
+                return
             self.accounts[capture.id] = account
             while len(self.accounts) > _KEPT_ACCOUNTS:
                 del self.accounts[next(iter(self.accounts))]

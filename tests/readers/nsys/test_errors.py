@@ -79,6 +79,12 @@ def test_an_export_without_events_is_an_empty_store(tmp_path: Path) -> None:
     assert "no_events" in [row.code for row in store.health]
 
 
+def test_a_report_that_was_not_exported_says_how_to(tmp_path: Path) -> None:
+    (tmp_path / "report.nsys-rep").write_bytes(b"own format")
+    with pytest.raises(UnreadableTrace, match=r"Export it: nsys export --type sqlite report\.nsys-rep"):
+        open_trace(tmp_path / "report.nsys-rep")
+
+
 def test_exports_of_a_directory_are_found(tmp_path: Path) -> None:
     for name in ("rank0.sqlite", "rank1.sqlite"):
         written = Written()

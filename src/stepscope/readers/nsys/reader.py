@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NAME = "nsys"
 OLDEST, NEWEST = (3, 11), (3, 25)  # schema versions that were tried
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+_EXPORT = "nsys export --type sqlite"
 # tables whose rows say nothing of when the engine did what
 _SILENT = ("ENUM_", "TARGET_INFO_", "META_DATA_", "EXPORT_META_DATA", "NVTX_PAYLOAD_", "sqlite_")
 _KNOWN = ("StringIds", "PROCESSES", "ThreadNames", "ANALYSIS_DETAILS", "ANALYSIS_FILE", "ProcessStreams")
@@ -39,12 +41,22 @@ def sniff(head: bytes) -> bool:
     return head.startswith(MAGIC) and len(head) >= HEADER_BYTES
 
 
+def knows(path: Path) -> bool:
+    """Whether this is a SQLite database, or a report that was not exported yet: `read` says what to do with it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as source:
+        return sniff(source.read(HEADER_BYTES)) or path.suffix in _REPORTS
+
+
 def read(path: Path, on_progress: Callable[[int], None] | None = None) -> tuple[EventStore, ...]:
     """Read one export.
 
     Raises:
         UnreadableTrace: it is truncated, damaged, or no export of Nsight Systems.
     """
+    if path.suffix in _REPORTS:
+        raise UnreadableTrace(str(path), "a report in Nsight's own format", f"Export it: {_EXPORT} {path.name}")
     health = HealthLog()
     with open_export(path) as export:
         _doubt_schema(export, health)

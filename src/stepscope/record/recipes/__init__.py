@@ -1,7 +1,7 @@
 """Capture recipes: an engine, its version and how much evidence -> flags, environment and calls.
 
-The recipes are data (`vllm.toml`, `sglang.toml`), each with its source. In a text `{folder}` and `{steps}` stand for the
-capture's own.
+The recipes are data (`vllm.toml`, `sglang.toml`), each with its source. In a text `{folder}` and `{steps}` stand
+for the capture's own.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Recipe:
     stop: dict[str, Any]
     before: tuple[str, ...]
     after: tuple[str, ...]
+    ends_by_itself: bool
     trace: str
     notes: tuple[str, ...]
 
@@ -81,23 +82,17 @@ def render_recipe(recipe: Recipe, server: str) -> str:
     lines += ["", "# under the load that you care about, warmed up"]
     lines += [call_line(server, path, None) for path in recipe.before]
     lines.append(call_line(server, recipe.start["path"], recipe.start.get("body")))
-    if _ends_by_itself(recipe):
+    if recipe.ends_by_itself:
         lines.append("# it ends by itself; earlier with:")
-    lines.append(("# " if _ends_by_itself(recipe) else "") + call_line(server, recipe.stop["path"], None))
+    lines.append(("# " if recipe.ends_by_itself else "") + call_line(server, recipe.stop["path"], None))
     lines += [call_line(server, path, None) for path in recipe.after]
     lines += ["", f"stepscope explain {recipe.trace}", *[f"# {note}" for note in recipe.notes]]
     return "\n".join(lines) + "\n"
 
 
-def _ends_by_itself(recipe: Recipe) -> bool:
-    body = recipe.start.get("body") or {}
-    return "max_iterations" in body or "num_steps" in body
-
-
 def _recipe(engine: str, item: dict[str, Any]) -> Recipe:
-    lists = {name: tuple(item.get(name, ())) for name in ("flags", "before", "after", "notes")}
-    plain = {name: item[name] for name in ("since", "evidence", "about", "environment", "install", "command", "trace")}
-    return Recipe(engine=engine, start=item["start"], stop=item["stop"], **plain, **lists)
+    lists = ("flags", "before", "after", "notes")
+    return Recipe(engine=engine, **{**dict.fromkeys(lists, ()), **item, **{n: tuple(item.get(n, ())) for n in lists}})
 
 
 def _fill(value: Any, folder: str, steps: int) -> Any:
