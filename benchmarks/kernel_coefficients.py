@@ -55,23 +55,24 @@ def models_of(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel
             groups = list(moe_groups(root, name, dtype, per_model=False))
         except BadInput:
             continue
-        if groups:
+        if groups and f"experts.{dtype}" not in left_out(hardware):
             yield f"experts.{dtype}", fitted("experts", max(groups, key=lambda g: len(g.seconds)))
     yield from cores(root, hardware)
     yield from modules(root, name)
     yield from transfers(root, name)
 
 
-def cores(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel]]:
-    """Attention cores and indexers.
+def left_out(hardware: Hardware) -> tuple[str, ...]:
+    """Hopper's kernels that take three to eight times as long as their bf16 twins: decision 0119."""
+    return () if ("advertised", "nvfp4") in hardware.compute else ("core.mla_decode_fp8", "experts.fp8")
 
-    Hopper's fp8 MLA core is left out: in SGLang's table it takes eight times as long as the bf16 one (decision 0118).
-    """
-    skipped = () if ("advertised", "nvfp4") in hardware.compute else ("mla_decode_fp8",)
+
+def cores(root: Path, hardware: Hardware) -> Iterator[tuple[str, KernelModel]]:
+    """Attention cores and indexers."""
     for core in CORES:
         try:
             for group in core(root, hardware.name):
-                if group.key not in skipped:
+                if f"core.{group.key}" not in left_out(hardware):
                     yield f"core.{group.key}", fitted("core", group)
         except BadInput:
             continue

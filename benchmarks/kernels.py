@@ -2,6 +2,7 @@
 
     python benchmarks/kernels.py            print the table (5 seeds), exit 1 where a target is missed
     python benchmarks/kernels.py --write    also write src/stepscope/cost/coefficients/*.toml
+    python benchmarks/kernels.py --infersim BENCH_DATA    also InferSim's H20 and H800 measurements
 
 Fitted on 60 random points of a group (15 for modules), tested on all others, every group of a line pooled; the median
 over seeds is shown. Needs the optional package aiconfigurator-core (its tables); without it, it says so and stops.
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from kernel_cases import Group, framework_of, gemm_groups, module_groups, moe_groups
 from kernel_cores import CORES
+from kernel_infersim import borrowed_lines
 
 from stepscope.cost.hardware import load_hardware
 from stepscope.cost.measured import find_tables, module_layout
@@ -140,11 +142,26 @@ def report(root: Path, seeds: int) -> bool:
     return good
 
 
+def report_infersim(folder: Path, seeds: int) -> None:
+    """Print how far borrowed coefficients are off, and what a fit on the device's own points makes of it."""
+    print(f"\n{'':46} {'borrowed':>13} {'fitted':>13}  {'roofline':>12}  points")
+    for line in borrowed_lines(folder):
+        group = line.group
+        borrowed = _percent(np.abs(line.predicted / group.seconds - 1))
+        number = min(60, len(group.seconds) // 2)
+        scores = [errors_of([group], number, seed) for seed in range(seeds)]
+        own = np.median([_percent(fitted) for fitted, _ in scores], axis=0)
+        roof = _percent(scores[0][1])
+        cells = [f"{a:.1f}/{b:.1f}" for a, b in (borrowed, own, roof)]
+        print(f"{line.name:46} {cells[0]:>13} {cells[1]:>13}  {cells[2]:>12}  {len(group.seconds):6}")
+
+
 def main() -> int:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=Path, default=None, help="folder <system>/<op>/...; default: the package's")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--infersim", type=Path, default=None, help="InferSim's bench_data folder")
     parser.add_argument("--write", action="store_true", help="write the package's coefficients")
     options = parser.parse_args()
     try:
@@ -156,6 +173,8 @@ def main() -> int:
     print("absolute error, median / p90 in percent; n, k >= 256; fitted on 60 points (modules 15), tested on the rest")
     good = report(root, options.seeds)
     print(f"{'every target met' if good else 'a target is MISSED'}; {time.perf_counter() - start:.0f} s")
+    if options.infersim is not None:
+        report_infersim(options.infersim, options.seeds)
     if options.write:
         from kernel_coefficients import write_coefficients
 

@@ -83,12 +83,12 @@ def per_ns(parts: dict[Account, Spans], start: int, end: int) -> list[list[Accou
     return held
 
 
-def hold_the_laws(table: StepTable, budget: RankBudget, *, has_frames: bool) -> None:
+def hold_the_laws(table: StepTable, budget: RankBudget, *, has_frames: bool, has_host: bool = True) -> None:
     budget.partition.check()
-    # without Python stacks no wait of a worker can be seen
-    withheld = (
-        ["supply", "host", "idle"] if not budget.coverage.idle_claimable else [] if has_frames else ["supply", "idle"]
-    )
+    # without Python stacks no wait of a worker can be seen, without a host lane nothing of the host
+    withheld = [] if has_frames else ["supply", "idle"]
+    if not budget.coverage.idle_claimable or not has_host:
+        withheld = ["supply", "host", "idle"]
     for window in (*budget.windows, budget.total):
         window.check()
         assert set(window.exclusive_ns) == set(CATEGORIES)
@@ -209,7 +209,7 @@ def test_each_ns_of_a_device_lane_is_in_the_one_account_that_an_oracle_names(
 ) -> None:
     store = to_store(device_events(device, host, steps))
     table, budget = budget_of(store)
-    hold_the_laws(table, budget, has_frames=has_worker_frames(store, table))
+    hold_the_laws(table, budget, has_frames=has_worker_frames(store, table), has_host=bool(host or steps))
     held = per_ns(budget.partition.parts, *budget.partition.span)
     assert held == [[account] for account in device_oracle(store, table, budget)]
 

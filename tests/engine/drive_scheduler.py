@@ -4,7 +4,7 @@
 
 No model runs: each step's output is made up from the workload's own text. A line in is {"rules", "requests"} with the
 fields of SchedulerRules and Request; a line out is {"steps", "free", "seconds"}: see tests/simulate/random_load.py for
-a step, "free" is the free list after each step where the workload asks for it with "is_deep".
+a step, "free" is a checksum of the free list after each step where the workload asks for it with "is_deep".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+import zlib
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ class Driven:
         self.in_flight: deque[tuple[Any, dict[str, bool]]] = deque()
         self.is_deep = load["is_deep"]
         self.steps: list[list[Any]] = []
-        self.free: list[list[int]] = []
+        self.free: list[int] = []
 
     def run(self) -> None:
         while self.todo or self.scheduler.has_unfinished_requests() or self.in_flight:
@@ -133,7 +134,8 @@ class Driven:
                 ended = self.update()
             self.steps.append([rows, preempted, free, self.pool.get_num_free_blocks(), ended])
             if self.is_deep:
-                self.free.append([block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()])
+                blocks = self.pool.free_block_queue.get_all_free_blocks()
+                self.free.append(zlib.crc32(repr([block.block_id for block in blocks]).encode()))
 
     def schedule(self) -> tuple[list[Any], list[str]]:
         requests = self.scheduler.requests

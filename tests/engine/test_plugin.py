@@ -257,6 +257,9 @@ def test_expert_counts_equal_the_routers(moe: Recorded) -> None:
             totals.append(event["total"])
         elif event["event"] == "route" and routes:
             routes[-1].append(event)
+    if not any(routes):  # the CPU build of 0.16 routes outside the routers: no count rather than a wrong one
+        assert not records
+        return
     assert set(records) == {i for i, total in enumerate(totals) if total}
     for step_id, record in records.items():
         shape = (len(record["layers"]), record["num_experts"])

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 from pathlib import Path
+
 import numpy as np
 import pytest
 

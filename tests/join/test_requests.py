@@ -86,6 +86,14 @@ def test_recomputation_after_a_preemption_is_not_reuse(tmp_path: Path) -> None:
     assert (a.recovered_tokens, a.recomputed_tokens, a.num_preemptions) == (48, 16, 1)
 
 
+def test_decodes_that_a_big_step_summed_are_computed_again_too(tmp_path: Path) -> None:
+    # 64 tokens, then 4 outputs in steps that list no decodes, then a preemption: 64 + 4 - 1 had been computed
+    again = row("a", 68, 68, prompt_len=64, prefix_hit_tokens=0, chunk_index=0, num_preemptions=1, num_output_tokens=4)
+    first = row("a", 64, 64, prompt_len=64, prefix_hit_tokens=0, chunk_index=0, num_preemptions=0, num_output_tokens=0)
+    a = accounts(tmp_path, [step(0, [first]), step(1, [], preempted=["a"]), step(2, [again])])["a"]
+    assert a.recomputed_tokens == 67
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     prompt=st.integers(1, 3_000), found=st.integers(0, 3_000), budget=st.integers(16, 2_048), shared=st.integers(0, 15)

@@ -147,6 +147,14 @@ def test_aiperf_requests(tmp_path: Path) -> None:
     assert (failed.error, failed.ttft_s) == ("cancelled", None)
 
 
+def test_aiperf_knows_when_a_request_was_let_go(tmp_path: Path) -> None:
+    start = AIPERF["metadata"]["request_start_ns"]  # type: ignore[index]
+    late = {"metadata": AIPERF["metadata"] | {"credit_issued_ns": start - 1_400_000_000}}  # type: ignore[operator]
+    one = read(tmp_path, AIPERF | late).requests[0]
+    assert one.dispatch_delay_s == pytest.approx(1.4)
+    assert one.times(from_schedule=True).e2el_s == pytest.approx(1.7)
+
+
 def test_aiperf_sums(tmp_path: Path) -> None:
     result = read(tmp_path, {"request_latency": {"unit": "ms", "avg": 6550.0, "p99": 9381.0}, "goodput": None})
     assert result.figures == {"request_latency.avg": 6.55, "request_latency.p99": pytest.approx(9.381)}

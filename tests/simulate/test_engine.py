@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -170,6 +172,14 @@ def test_a_cost_that_is_no_duration_is_refused(seconds: float) -> None:
         simulate([request("a", 1, 1)], RULES, lambda _: seconds)
     with pytest.raises(BadInput, match="host_s"):
         Options(host_s=seconds)
+
+
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text(encoding="utf-8")
+    example = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert example is not None
+    exec(example[1], {})
+    assert "Spread(count=200," in capsys.readouterr().out
 
 
 def test_an_empty_workload_takes_no_time() -> None:

@@ -92,8 +92,8 @@ def test_failed_calls_of_burstgpt_are_counted(tmp_path: Path) -> None:
 
 def test_ones_own_csv_can_name_prefixes_and_turns(tmp_path: Path) -> None:
     found = read_csv(write(tmp_path, OWN)).requests
-    assert [each.request_id for each in found] == ["a", "c", "b"]
-    a, c, b = found
+    assert [each.request_id for each in found] == ["b", "a", "c"]
+    b, a, c = found
     assert (a.max_tokens, b.after, b.text) == (9, "a", ())
     assert keys(a.text)[:12] == keys(c.text)[:12]
     assert keys(a.text)[12] != keys(c.text)[12]
@@ -105,7 +105,8 @@ def test_ones_own_csv_can_name_prefixes_and_turns(tmp_path: Path) -> None:
         ("arrival_s,prompt_len\n0,1\n", "no column output_len"),
         ("arrival_s,prompt_len,output_len\n0,x,1\n", "line 2"),
         ("arrival_s,prompt_len,output_len,max_tokens\n0,1,1,x\n", "max_tokens is 'x'"),
-        ("arrival_s,prompt_len,output_len,prefix,prefix_len\n0,1,1,p,2\n", "prefix_len is 2"),
+        ("arrival_s,prompt_len,output_len,prefix,prefix_len\n0,1,1,p,2\n", "prefix_len 2"),
+        ("arrival_s,prompt_len,output_len,prefix\n0,1,1,p\n", "give both"),
         ("arrival_s,prompt_len,output_len\n-1,1,1\n", "arrives at -1.0 s"),
     ],
 )

@@ -133,6 +133,7 @@ def hardware_document(found: Hardware) -> dict[str, Any]:
             "source": figure.source,
             "date": figure.date,
             "note": figure.note,
+            "is_checked": figure.is_checked,
         }
         for table in (found.rates, found.compute)
         for (basis, name), figure in table.items()
@@ -168,9 +169,10 @@ def hardware_sections(documents: Sequence[Mapping[str, Any]]) -> list[Section]:
                 show(None if value[2] is None else value[2] / 1e12, 0),
                 show(None if value[3] is None else value[3] / 1e9, 0),
                 f"{kernels}{' (borrowed)' if document['is_borrowed'] else ''}",
+                ", ".join(f["figure"] for f in document["figures"] if not f["is_checked"]) or "none",
             )
         )
-    columns = ("name", "basis", ">TB/s", ">bf16 Tflop/s", ">fp8 Tflop/s", ">link GB/s", "fitted kernels")
+    columns = ("name", "basis", ">TB/s", ">bf16 Tflop/s", ">fp8 Tflop/s", ">link GB/s", "fitted kernels", "not checked")
     return [Section(title="", grid=Grid(columns=columns, rows=tuple(rows)))]
 
 
@@ -183,11 +185,12 @@ def _device_section(document: Mapping[str, Any]) -> Section:
             f["unit"],
             f["source"] + (f"; {f['note']}" if f["note"] else ""),
             f["date"],
+            "yes" if f["is_checked"] else "no",
         )
         for f in document["figures"]
     )
     lines = tuple(line for line in (document["notes"],) if line)
-    columns = ("figure", "basis", ">value", "unit", "source", "date")
+    columns = ("figure", "basis", ">value", "unit", "source", "date", "checked")
     return Section(title=document["title"], lines=lines, grid=Grid(columns=columns, rows=rows))
 
 

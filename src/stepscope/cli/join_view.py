@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST = 20  # rows that a text report shows of a long list
 _MOST_CHUNKS = 6
+_ROUNDING = 1e-9
 
 
 def evidence_sections(joined: Joined, translate: Callable[[Message], str] = str) -> list[Section]:
@@ -104,11 +105,12 @@ def _reconciliation_section(joined: Joined, translate: Callable[[Message], str])
     lines = []
     for item in joined.reconciliations:
         parts = " + ".join(f"{name} {_number(value, item.unit)}" for name, value in item.parts.items())
+        rest = item.residual if abs(item.residual) > _ROUNDING * max(abs(item.total), 1.0) else 0.0
         lines.append(
             f"{item.total_name} {_number(item.total, item.unit)} {item.unit} = {parts} + residual "
-            f"{_number(item.residual, item.unit)}"
+            f"{_number(rest, item.unit)}"
         )
-        if abs(item.residual) > 1e-9 * max(abs(item.total), 1.0):
+        if rest:
             lines.append(f"  residual: {translate(item.residual_is)}")
     return Section(title="Reconciled", lines=tuple(lines)) if lines else None
 

@@ -21,6 +21,9 @@ from stepscope.cli.predict_view import (
 )
 from stepscope.cli.report import Charts
 from stepscope.cli.tabular import TableFormat, TableFormatOption
+from stepscope.cost.hardware import load_hardware
+from stepscope.cost.step_cost import price_step
+from stepscope.cost.step_notes import price_notes
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import bundled_models, read_model
 from stepscope.models.kv_layout import kv_bytes_per_token, layouts_of, state_bytes_per_request, window_bytes_per_request
@@ -83,6 +86,7 @@ def predict(
     kv: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
     fusion: Annotated[str, typer.Option(help="none, vllm or sglang: what runs as one GEMM.")] = "none",
     mla: Annotated[str, typer.Option(help="auto, absorbed or expanded.")] = "auto",
+    eager: Annotated[bool, typer.Option("--eager", help="Decode runs without captured graphs.")] = False,
     router_skew: Annotated[float, typer.Option(help="Zipf skew of the router; 0 is uniform.")] = 0.0,
     rows_per_expert: Annotated[
         str | None, typer.Option(help="Measured rows of each expert, with commas (or @FILE of JSON).")
@@ -112,6 +116,7 @@ def predict(
         fusion=fusion,
         mla="auto" if mla == "auto" else "absorbed" if mla == "absorbed" else "expanded",
         router=Router(skew=router_skew, rows_per_expert=measured),
+        is_eager=eager,
         draft_passes=draft_passes,
         max_model_len=max_model_len,
     )
@@ -127,9 +132,8 @@ def _price(
     document: dict[str, Any], operators: Sequence[Operator], hardware: str, plan: ParallelPlan, cost: CostOption
 ) -> None:
     """Fill in what the hardware makes of each operator and of the step; where no kernel model is, the bound."""
-    from stepscope.cost.step_cost import price_step  # noqa: PLC0415  # hardware files are read only when asked for
-
-    step = price_step(operators, hardware, plan, cost=cost.value)
+    device = load_hardware(hardware)
+    step = price_step(operators, device, plan, cost=cost.value)
     document["hardware"], document["cost"] = step.hardware, cost.value
     document["totals"] |= {
         "lower_bound_s": step.lower_bound_s,
@@ -147,8 +151,7 @@ def _price(
             "lower_bound_s": priced.terms.lower_s,
             "source": "roofline bound" if priced.time_s is None else priced.source,
         }
-    if step.unpriced and cost is not CostOption.bound:
-        document["notes"].append(f"no kernel model, so their time is a bound: {', '.join(step.unpriced)}")
+    document["notes"] += price_notes(operators, step, device)
 
 
 def _architecture(model: str, *, traced: bool) -> Architecture:

@@ -32,7 +32,10 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number. `low`, `high`: its 90 % interval where it was measured; `note`: what a reader must know."""
+    """One number. `low`, `high`: its 90 % interval where it was measured; `note`: what a reader must know.
+
+    `is_checked`: the source was opened and says so; False: stated from general knowledge.
+    """
 
     value: float
     unit: str
@@ -41,6 +44,7 @@ class Figure:
     low: float | None = None
     high: float | None = None
     note: str | None = None
+    is_checked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +95,7 @@ class Hardware:
         Raises:
             BadInput: the device has no figure for it.
         """
-        node_size = 8
-        return self._rate(SCALE_UP if group_size <= node_size else SCALE_OUT, "advertised")
+        return self._rate(SCALE_UP if is_one_node(group_size) else SCALE_OUT, "advertised")
 
     @property
     def num_cores(self) -> int | None:
@@ -104,11 +107,22 @@ class Hardware:
         """Whether memory and at least one compute dtype have a figure of this basis."""
         return (basis, MEMORY) in self.rates and any(kind == basis for kind, _ in self.compute)
 
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Names of the figures that bounds may rest on and whose source nobody opened."""
+        figures = {**self.compute, **self.rates}
+        return tuple(name for (_, name), found in figures.items() if not found.is_checked and name != CAPACITY)
+
     def _rate(self, name: str, basis: Basis) -> float:
         figure = self.rates.get((basis, name))
         if figure is None:
             raise BadInput(f"{self.name} has no {basis} '{name}' rate. Add it to a hardware file of your own.")
         return figure.value
+
+
+def is_one_node(group_size: int) -> bool:
+    """Whether a group of ranks fits on the eight devices of one node."""
+    return group_size <= 8
 
 
 # the format that the multiplier works in, of each storage format
@@ -187,6 +201,7 @@ def parse_hardware(text: str, name: str, where: str) -> Hardware:
             if key not in _UNITS:
                 raise BadInput(f"{where}: unknown key '{basis}.{key}'. Known: compute, {', '.join(_UNITS)}.")
             rates[basis, key] = _figure(section[key], _UNITS[key], f"{where}: {basis}.{key}")
+    _check_order(compute, rates, where)
     return Hardware(
         name=name,
         title=data.get("title", name),
@@ -199,13 +214,25 @@ def parse_hardware(text: str, name: str, where: str) -> Hardware:
     )
 
 
+def _check_order(compute: dict[tuple[Basis, str], Figure], rates: dict[tuple[Basis, str], Figure], where: str) -> None:
+    """An achieved rate above the advertised one is an efficiency above 1: one of the two is wrong."""
+    for table in (compute, rates):
+        for (basis, name), figure in table.items():
+            peak = table.get(("advertised", name))
+            if basis == "achieved" and peak is not None and figure.value > peak.value:
+                raise BadInput(
+                    f"{where}: achieved {name} {figure.value:g} is above the advertised {peak.value:g}: an efficiency "
+                    f"of {figure.value / peak.value:.2f}. Correct the one that is wrong, or leave the other out."
+                )
+
+
 def _figure(entry: Any, unit: str, where: str) -> Figure:
     if not isinstance(entry, dict):
         raise BadInput(f"{where}: expected a table with {unit}, source and date.")
     missing = [key for key in (unit, "source", "date") if key not in entry]
     if missing:
         raise BadInput(f"{where}: has no '{missing[0]}': every number carries its source and date.")
-    unknown = sorted(set(entry) - {unit, "source", "date", "low", "high", "note"})
+    unknown = sorted(set(entry) - {unit, "source", "date", "low", "high", "note", "checked"})
     if unknown:
         raise BadInput(f"{where}: unknown key '{unknown[0]}'.")
     value = entry[unit]
@@ -221,6 +248,7 @@ def _figure(entry: Any, unit: str, where: str) -> Figure:
         low=entry.get("low"),
         high=entry.get("high"),
         note=entry.get("note"),
+        is_checked=entry.get("checked", True),
     )
 
 

@@ -96,7 +96,8 @@ def expert_work(operator: Operator, layer: Sequence[Operator], ep: int) -> Price
         "hidden_size": first.k,
         "intermediate_size": last.k,
     }
-    return Priceable(models=(f"experts.{dtype}", "experts.bf16"), work=work, features=features, share=share)
+    names = ("experts.fp8", "experts.fp8_block") if dtype == "fp8" else (f"experts.{dtype}",)
+    return Priceable(models=(*names, "experts.bf16"), work=work, features=features, share=share)
 
 
 def core_work(operator: Operator) -> Priceable:

@@ -168,6 +168,9 @@ class _Way:
             self.computed = context
         else:
             self.recovered += row.prefix_hit_tokens or 0
+            if self.prompt_len is not None and row.num_output_tokens:
+                # decodes that a big step summed are in no row; the last output was never an input
+                self.computed = max(self.computed, self.prompt_len + row.num_output_tokens - 1)
 
     def close(self, request_id: str) -> RequestAccount:
         return RequestAccount(

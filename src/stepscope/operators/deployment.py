@@ -25,6 +25,7 @@ MlaForm = Literal["auto", "absorbed", "expanded"]
 class Deployment:
     """`mla`: auto expands the latent KV in prefill and absorbs it in decode (DSA: absorbed in both).
 
+    `is_eager`: decode runs without captured graphs, so that V4's index scores are left out on short histories too.
     `short_prefill_dense`: leave out the indexer where no history is longer than its top-k, as vLLM does (None: as
     `fusion` says). `max_model_len`: accept contexts up to here instead of the model's own limit.
     `draft_passes`: passes of the model's own draft (MTP, DSpark) that the step runs beside the target.
@@ -39,6 +40,7 @@ class Deployment:
     router: Router = field(default_factory=Router)
     mla: MlaForm = "auto"
     short_prefill_dense: bool | None = None
+    is_eager: bool = False
     max_model_len: int | None = None
     draft_passes: int = 0
 

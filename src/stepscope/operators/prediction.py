@@ -7,7 +7,6 @@ All of it is one rank's share under the parallel plan. Times are null until a ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from stepscope.models.architecture import Architecture, MoeFeedForward
@@ -16,14 +15,6 @@ from stepscope.operators.deployment import Deployment
 from stepscope.operators.operator import Operator, Transfer
 from stepscope.operators.router import summarise
 from stepscope.operators.rows import StepRows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorTime:
-    """What a hardware makes of one execution of an operator."""
-
-    time_s: float
-    bound: str
 
 
 def predict_document(

@@ -4,7 +4,7 @@ h: heads of this rank, d: head dim, ih / id: index heads and dim, t: position of
 DSA indexer: 2 ih id Σ t.  V4: 4 h d Σ (min(t, W) + {0 | min(topk, t // 4) | t // 128}), indexer 2 ih id Σ t // 4.
 Scores are fp32 and go through memory once each way to the top-k. The indexer is replicated over tp.
 Engines leave the indexer out while no history passes its top-k (vLLM 0.32 sparse_mla_attention.py,
-deepseek_v4/attention.py; not while a graph is captured).
+deepseek_v4/attention.py): in prefill; V4's scores also in decode that runs without captured graphs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def dsa_cores(context: LayerContext, attention: LatentAttention) -> list[Operato
     row, topk = cache_row(attention, context.deployment.kv), attention.topk or 0
     found: list[Operator] = []
     for phase, part in context.phases:
-        short, scored = _short_and_long(context, phase, part, topk)
+        short, scored = _short_and_long(context, part, topk if phase == "prefill" else 0)
         if short.query_len.size:
             found += expanded(context, attention, phase, short)
         if not scored.query_len.size:
@@ -40,9 +40,9 @@ def dsa_cores(context: LayerContext, attention: LatentAttention) -> list[Operato
     return [*found, kv_write(context, context.rows.num_tokens * row.kv)]
 
 
-def _short_and_long(context: LayerContext, phase: Phase, part: PhaseRows, longest: int) -> tuple[PhaseRows, PhaseRows]:
-    """Rows of the prefill steps for which the engine leaves the indexer out, and the others."""
-    return part.split_by_length(longest if phase == "prefill" and context.deployment.skips_short_index else 0)
+def _short_and_long(context: LayerContext, part: PhaseRows, longest: int) -> tuple[PhaseRows, PhaseRows]:
+    """Rows of the steps for which the engine leaves the indexer out, and the others."""
+    return part.split_by_length(longest if context.deployment.skips_short_index else 0)
 
 
 def _index(
@@ -110,7 +110,8 @@ def v4_cores(context: LayerContext, attention: CompressedAttention) -> list[Oper
     for phase, part in context.phases:
         if attention.indexer is not None:
             longest = (attention.indexer.topk + 1) * attention.ratio - 1  # max_seq_len // ratio <= topk
-            _, scored = _short_and_long(context, phase, part, longest)
+            is_skipped = phase == "prefill" or context.deployment.is_eager
+            scored = _short_and_long(context, part, longest if is_skipped else 0)[1]
             if scored.query_len.size:
                 found += _index(context, attention.indexer, phase, scored, ratio=attention.ratio, row_bytes=row.index)
         found.append(_v4_core(context, attention, phase, part))

@@ -29,7 +29,10 @@ OUTPUTS = 1 << 40  # sources of output texts; those of prompts are smaller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Requests in order of arrival. `num_left_out`: lines without a prompt or without an output, which nothing runs."""
+    """Requests in order of arrival, those of one's own CSV in the order of its lines.
+
+    `num_left_out`: lines without a prompt or without an output, which nothing runs.
+    """
 
     requests: tuple[Request, ...]
     num_left_out: int = 0
@@ -92,11 +95,15 @@ def read_csv(path: Path, *, limit: int | None = None) -> Workload:
     for line, row in _rows(path, OWN, limit):
         prompt, output, arrival = _numbers(path, line, row, OWN)
         shared = _whole(path, line, row, "prefix_len") or 0
-        if shared > prompt:
-            raise BadInput(f"{path}, line {line}: prefix_len is {shared}, more than the prompt's {prompt} tokens.")
+        prefix = row.get("prefix") or None
+        if not 0 <= shared <= prompt or (prefix is None) != (shared == 0):
+            raise BadInput(
+                f"{path}, line {line}: prefix {prefix!r} with prefix_len {shared}: give both, the length within the "
+                f"prompt's {prompt} tokens, or neither."
+            )
         text: tuple[Segment, ...] = ()
-        if shared and row.get("prefix"):
-            source = sources.setdefault(row["prefix"], len(sources))
+        if prefix is not None:
+            source = sources.setdefault(prefix, len(sources))
             own = Segment(source=OUTPUTS + line, length=prompt - shared + output)
             text = (Segment(source=source, length=shared), own)
         made.append(
@@ -110,7 +117,7 @@ def read_csv(path: Path, *, limit: int | None = None) -> Workload:
                 after=row.get("after") or None,
             )
         )
-    return Workload(requests=tuple(sorted(made, key=lambda r: r.arrival_s)))
+    return Workload(requests=tuple(made))
 
 
 def read_mooncake(path: Path, *, limit: int | None = None) -> Workload:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.errors import UnreadableTrace
 from stepscope.readers.nsys import reader
+from stepscope.readers.nsys.database import HEADER_BYTES
 from stepscope.readers.registry import find_files, open_trace
 from tests.readers.nsys.exports import Written, decode_steps
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def whole(folder: Path) -> bytes:
@@ -93,3 +94,28 @@ def test_exports_of_a_directory_are_found(tmp_path: Path) -> None:
     (tmp_path / "other.sqlite").write_bytes(b"no database")
     assert [path.name for path in find_files(tmp_path)] == ["rank0.sqlite", "rank1.sqlite"]
     assert open_trace(tmp_path).ranks == (0, 1)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    written = Written()
+    decode_steps(written)
+    written.setting("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node")
+    return written.write(tmp_path_factory.mktemp("small") / "a.sqlite").read_bytes()
+
+
+@given(changes=st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), min_size=1, max_size=8))
+def test_damaged_bytes_are_refused_or_read_within_the_laws(changes: list[tuple[int, int]], small: bytes) -> None:
+    damaged = bytearray(small)
+    for at, byte in changes:
+        damaged[HEADER_BYTES + at % (len(small) - HEADER_BYTES)] = byte
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.sqlite"
+        path.write_bytes(bytes(damaged))
+        try:
+            stores = reader.read(path)
+        except UnreadableTrace:
+            return
+        for store in stores:
+            store.check()
+            assert store.counts.present == store.counts.read

@@ -111,7 +111,7 @@ def open_export(path: Path) -> Iterator[Export]:
                 if isinstance(key, int) and isinstance(value, str):
                     export.strings[key] = value
             yield export
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of a message that quotes damaged bytes
         raise UnreadableTrace(str(path), f"the SQLite file is damaged ({error})", _EXPORT_AGAIN) from error
 
 

@@ -62,6 +62,25 @@ _HEADS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("vllm_other", re.compile(_ENGINE)),
 )
 
+# a line without any of these has no head: most lines of a log are told by this alone
+_HINTS = (
+    "Engine ",
+    "Engines Aggregated",
+    "throughput: ",
+    "metrics: ",
+    "MFU: ",
+    "EPLB step: ",
+    "fill batch",
+    "code batch",
+    "Balancedness]",
+    "Stats(",
+    "Reqid: ",
+    "default args: ",
+    "server_args=",
+    "max_num_batched_tokens",
+    "KV cache size: ",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
@@ -165,6 +184,8 @@ class _Head:
 
 
 def _find_head(line: str) -> _Head | None:
+    if not any(hint in line for hint in _HINTS):
+        return None
     prefix = _SGLANG.search(line) or _VLLM.search(line)
     body = prefix["body"] if prefix else line
     for kind, pattern in _HEADS:
