@@ -136,3 +136,22 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(BadInput, match=r"stepscope\[html\]"):
         write_charts(example("glm52-prefill"), tmp_path)
+
+
+def test_where_the_supply_wait_is_unknown_it_is_not_taken_off_as_zero() -> None:
+    def step(i: int) -> list[Event]:
+        return [scope(decode(4), i * MS, MS // 2), *launched(GEMM, i * MS + 1_000, i * MS + 2_000, 90_000, of=i + 1)]
+
+    bare = to_report([event for i in range(3) for event in step(i)])
+    stacked = to_report([event for i in range(3) for event in step(i)] + [frame(ELSEWHERE, 0, 3 * MS)])
+    assert [time_measure(document) for document in (bare, stacked)] == ["device_busy", "less_supply"]
+    assert [point["y"] for point in time_points(bare)] == [0.09] * 3
+
+
+def test_a_family_of_a_category_that_a_rank_withholds_is_unknown_there_and_not_zero() -> None:
+    events = [scope(decode(4), 0, MS), *launched(GEMM, 1_000, 2_000, 90_000, of=1), scope(decode(4), 2 * MS, MS)]
+    events += launched(GEMM, 2 * MS + 1_000, 2 * MS + 2_000, 90_000, of=2)
+    blind = [event for event in events if event["cat"] != "kernel"]
+    text = to_text(to_report(events, blind))
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("host / launch_gap"))
+    assert line.split()[-1] == "-"

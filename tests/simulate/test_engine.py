@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.batch import BatchShape
+from stepscope.cost.step_cost import price_step
 from stepscope.errors import BadInput
+from stepscope.models.hf_config import read_model
+from stepscope.models.parallel import ParallelPlan
+from stepscope.operators.step import step_operators
 from stepscope.simulate.engine import Options, Simulation, simulate
 from stepscope.simulate.request import Request
 from stepscope.simulate.scheduler import SchedulerRules
@@ -172,6 +176,22 @@ def test_a_cost_that_is_no_duration_is_refused(seconds: float) -> None:
         simulate([request("a", 1, 1)], RULES, lambda _: seconds)
     with pytest.raises(BadInput, match="host_s"):
         Options(host_s=seconds)
+
+
+def test_the_cost_wing_prices_simulated_steps() -> None:
+    model = read_model("llama-3.1-8b")
+
+    def predicted(shape: BatchShape) -> float:
+        seconds = price_step(step_operators(model, shape), "h200", ParallelPlan()).time_s
+        assert seconds is not None
+        return float(seconds)
+
+    asked = [request("a", 2000, 4), request("b", 1000, 4)]
+    rules = SchedulerRules(max_num_batched_tokens=2048, max_num_seqs=8, max_model_len=8192, num_blocks=1000)
+    found = simulate(asked, rules, predicted, ALL)
+    assert [step.shape.phase for step in found.steps] == ["prefill", "mixed", *["decode"] * 3]
+    assert found.end_s == sum(predicted(step.shape) for step in found.steps)
+    assert found.steps[0].end_s > 2 * (found.steps[2].end_s - found.steps[2].start_s)
 
 
 def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, compare, cost, predict, report, serve
+from stepscope.cli import capture, compare, cost, join, predict, report, serve
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -34,6 +34,8 @@ app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)
 app.command("export")(compare.export)
 app.command("serve")(serve.serve)
+app.command("metrics")(join.metrics)
+app.command("chunks")(join.chunks)
 app.command("predict")(predict.predict)
 app.command("gemm")(predict.gemm)
 app.command("history")(predict.history)

@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepscope.cli.join import (
+    ClientFiles,
+    ExpertFiles,
+    LogFiles,
+    MetricsFolder,
+    StepLogFolder,
+    join_evidence,
+    to_paths,
+)
+from stepscope.cli.join_view import evidence_sections
 from stepscope.cli.options import (
     CatalogFiles,
     Device,
@@ -23,8 +33,10 @@ from stepscope.cli.options import (
 )
 from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet, write_rows
 from stepscope.errors import CheckFailed
+from stepscope.join.evidence import to_document as joined_document
+from stepscope.join.sources import Paths
 from stepscope.report.charts import write_charts
-from stepscope.report.document import to_document
+from stepscope.report.document import to_document, to_message_table
 from stepscope.report.html import render_html
 from stepscope.report.query import run_query
 from stepscope.report.tables import arrow_tables, budget_rows, step_rows
@@ -65,10 +77,20 @@ def explain(
     device: Device = None,
     charts: Charts = None,
     tables: Tables = None,
+    log: LogFiles = None,
+    metrics: MetricsFolder = None,
+    steps_log: StepLogFolder = None,
+    client: ClientFiles = None,
+    experts: ExpertFiles = None,
 ) -> None:
     """Say where the time of a recorded run went (csv: budget table)."""
     account = read_account(trace, catalog, device)
     document = to_document(account)
+    paths = to_paths(log, metrics, steps_log, client, experts)
+    joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
+    if joined is not None:
+        document["joined"] = joined_document(joined)
+        document["messages"] |= to_message_table(joined.messages)
     translate = make_translator(lang, document)
     if charts is not None:
         write_charts(document, _folder(charts), translate)
@@ -79,9 +101,12 @@ def explain(
         write_result(to_csv(budget_rows(account), _columns("budget")), output)
     elif chosen is ExplainFormat.json:
         write_result(to_json(document), output)
+    elif chosen is ExplainFormat.html:
+        write_result(render_html(document, translate), output)
     else:
-        views = {ExplainFormat.text: to_text, ExplainFormat.md: to_markdown, ExplainFormat.html: render_html}
-        write_result(views[chosen](document, translate), output)
+        more = evidence_sections(joined, lambda message: translate(str(message))) if joined is not None else ()
+        to_view = to_markdown if chosen is ExplainFormat.md else to_text
+        write_result(to_view(document, translate, more), output)
 
 
 def _format_of(output: Path | None) -> ExplainFormat:

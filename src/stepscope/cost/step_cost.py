@@ -186,6 +186,7 @@ class _Pricer:
         is_first = f"{model.form}." in task.models[0] and self.fits.models.get(task.models[0]) is model
         exact = is_first and not task.is_stand_in and not self.hardware.is_borrowed and model.covers(**task.features)
         seconds = task.share * self._seconds(model, task, operator)
+        seconds = np.where(np.asarray(terms.serial_s) > 0, seconds, 0.0)  # of many steps, those in which nothing runs
         return OperatorCost(
             terms=terms,
             time_s=_plain(seconds),

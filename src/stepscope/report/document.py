@@ -16,11 +16,12 @@ from stepscope.steps.ranks import ArrivalSkew
 from stepscope.store.health import UNTIMED_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.findings import Finding
     from stepscope.answers.questions import Answer
+    from stepscope.messages import Message
     from stepscope.store.events import EventStore
 
 SCHEMA = "stepscope.report/1"
@@ -192,7 +193,12 @@ def _messages(account: Account, answers: Sequence[Answer], findings: Sequence[Fi
     said += [m for answer in answers for refusal in answer.refusals for m in (refusal.missing, refusal.record_with)]
     said += [m for finding in findings for m in (finding.text, finding.not_shown)]
     said += [m for rank in account.ranks for r in rank.budget.coverage.reasons for m in (r.text, r.record_with)]
-    parts = {str(part): part for message in said for part in message.walk()}
+    return to_message_table(said)
+
+
+def to_message_table(messages: Iterable[Message]) -> dict[str, Any]:
+    """English text -> template and values, for each message and those inside it."""
+    parts = {str(part): part for message in messages for part in message.walk()}
     return {
         text: {"template": part.template, "values": {name: str(value) for name, value in part.values.items()}}
         for text, part in parts.items()

@@ -26,14 +26,14 @@ LANE = {
 ENGLISH = Translator()
 
 
-def to_text(document: Document, translate: Translator = ENGLISH) -> str:
-    """The report for a terminal."""
-    return print_sections(_sections(document, translate), WIDTH)
+def to_text(document: Document, translate: Translator = ENGLISH, more: Sequence[Section] = ()) -> str:
+    """The report for a terminal; `more` sections stand behind it."""
+    return print_sections([*_sections(document, translate), *more], WIDTH)
 
 
-def to_markdown(document: Document, translate: Translator = ENGLISH) -> str:
+def to_markdown(document: Document, translate: Translator = ENGLISH, more: Sequence[Section] = ()) -> str:
     """The same sections in Markdown."""
-    return "\n".join(section.to_markdown() for section in _sections(document, translate))
+    return "\n".join(section.to_markdown() for section in (*_sections(document, translate), *more))
 
 
 def to_check_text(document: Document, translate: Translator = ENGLISH, *, markdown: bool = False) -> str:
