@@ -209,7 +209,12 @@ def test_each_ns_of_a_device_lane_is_in_the_one_account_that_an_oracle_names(
 ) -> None:
     store = to_store(device_events(device, host, steps))
     table, budget = budget_of(store)
-    hold_the_laws(table, budget, has_frames=has_worker_frames(store, table), has_host=bool(host or steps or any(has_launch for *_, has_launch in device)))
+    hold_the_laws(
+        table,
+        budget,
+        has_frames=has_worker_frames(store, table),
+        has_host=bool(host or steps or any(has_launch for *_, has_launch in device)),
+    )
     held = per_ns(budget.partition.parts, *budget.partition.span)
     assert held == [[account] for account in device_oracle(store, table, budget)]
 

@@ -95,3 +95,27 @@ def test_a_broken_file_says_where(text: str, problem: str) -> None:
     with pytest.raises(BadInput, match=problem) as caught:
         parse_hardware(text, "x", "x.toml")
     assert "x.toml" in str(caught.value)
+
+
+def test_an_achieved_rate_above_the_advertised_one_is_refused() -> None:
+    entry = 'source = "a measurement", date = "2026-11"'
+    text = (
+        f"[advertised]\nmemory = {{ bytes_per_s = 2e12, {entry} }}\n"
+        f"[achieved]\nmemory = {{ bytes_per_s = 2.5e12, {entry} }}\n"
+    )
+    with pytest.raises(BadInput, match=r"mine: achieved memory 2\.5e\+12 is above .* an efficiency of 1\.25"):
+        parse_hardware(text, "mine", "mine")
+    parse_hardware(text.replace("2.5e12", "1.5e12"), "mine", "mine")
+
+
+def test_what_nobody_checked_says_so_in_its_source() -> None:
+    found = []
+    for name in hardware_names():
+        device = load_hardware(name)
+        for figure in (*device.compute.values(), *device.rates.values()):
+            assert ("not verified" in figure.source) == (not figure.is_checked)
+            found.append(figure.is_checked)
+    assert any(found)
+    assert not all(found)
+    assert "cores" in load_hardware("b300").unchecked
+    assert load_hardware("h100").unchecked == ()

@@ -133,14 +133,15 @@ def test_many_steps_at_once_are_priced_as_one_by_one() -> None:
 
 
 def test_a_hundred_thousand_shapes_in_ten_seconds_and_one_in_fifty_ms() -> None:
-    rng, number = np.random.default_rng(0), 100_000
-    rows = StepRows.from_arrays(
-        query_len=rng.integers(1, 8192, number),
-        context_len=rng.integers(0, 65536, number),
-        is_decode=np.zeros(number, dtype=bool),
-        step_index=np.arange(number),
-    )
+    rng, number, per_step = np.random.default_rng(0), 100_000, 16
+    is_decode = np.arange(number * per_step) % per_step > 0  # one prefill row and fifteen decode rows a step
     start = time.process_time()
+    rows = StepRows.from_arrays(
+        query_len=np.where(is_decode, 1, rng.integers(1, 8192, number * per_step)),
+        context_len=rng.integers(0, 65536, number * per_step),
+        is_decode=is_decode,
+        step_index=np.repeat(np.arange(number), per_step),
+    )
     cost = price_step(operators_of("deepseek-v4-flash-0731", rows, plan=TP8), "h200", TP8)
     assert np.asarray(cost.time_s).shape == (number,)
     assert time.process_time() - start < 10

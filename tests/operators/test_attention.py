@@ -87,6 +87,18 @@ def test_vllm_leaves_out_v4_scores_up_to_the_top_k(model: str, longest: int) -> 
     assert "index_scores_prefill" in {op.name for op in step_operators(v4, prefill_step(longest + 1), vllm)}
 
 
+def test_v4_decode_leaves_the_scores_out_only_without_captured_graphs() -> None:
+    flash = read_model("deepseek-v4-flash")
+    for longest, has_scores in ((2050, False), (2051, True)):  # kv_len 2051 is the last that the top-k covers
+        shape = mixed_step(decode_step(3, 100), decode_step(1, longest))
+        eager = step_operators(flash, shape, Deployment(fusion="vllm", is_eager=True))
+        assert any(op.name == "index_scores_decode" for op in eager) == has_scores
+        captured = step_operators(flash, shape, Deployment(fusion="vllm"))
+        assert any(op.name == "index_scores_decode" for op in captured)
+    v32 = step_operators(read_model("deepseek-v3.2"), decode_step(1, 100), Deployment(fusion="vllm", is_eager=True))
+    assert any(op.name == "index_scores_decode" for op in v32)  # DSA's dense way is for prefill
+
+
 def test_v4_core_by_hand() -> None:
     """Query at t = 8192: window 128; C4 min(512, 2048) = 512; C128 64 rows; 4 x 64 heads x 512 flop a row."""
     operators = step_operators(read_model("deepseek-v4-flash"), decode_step(1, 8191), Deployment(kv="ascend-910c"))

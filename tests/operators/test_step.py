@@ -45,18 +45,18 @@ def test_a_hundred_thousand_shapes_are_quick() -> None:
         is_decode=np.ones(shapes * rows, dtype=bool),
         step_index=np.repeat(np.arange(shapes), rows),
     )
-    start = time.perf_counter()
+    start = time.process_time()
     operators = step_operators(read_model("deepseek-v4-flash"), built)
     assert len(per_step(operators, "flop")) == shapes
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_one_shape_is_quick() -> None:
     flash, shape = read_model("deepseek-v4-flash"), decode_step(64, 8191)
     step_operators(flash, shape)
-    start = time.perf_counter()
+    start = time.process_time()
     step_operators(flash, shape)
-    assert time.perf_counter() - start < 0.05
+    assert time.process_time() - start < 0.05
 
 
 def test_context_beyond_the_limit_is_refused() -> None:

@@ -9,11 +9,22 @@ from typing import Any
 import pytest
 
 from stepscope.errors import BadInput
-from stepscope.report.chart_rows import MAX_MARKS, NS_PER_MS, anchor_of, budget_rows, chunk_rows, scatter_rows
+from stepscope.report.chart_rows import (
+    MAX_MARKS,
+    NS_PER_MS,
+    anchor_of,
+    budget_rows,
+    chunk_rows,
+    scatter_rows,
+    time_measure,
+    time_points,
+)
 from stepscope.report.chart_spec import CATEGORY_COLOURS, PHASE_COLOURS, Chart, to_standalone
 from stepscope.report.charts import make_charts, write_charts
+from stepscope.report.text import to_text
 from stepscope.store.schema import CATEGORIES
 from tests.report.documents import example, stretched, withheld
+from tests.traces import ELSEWHERE, GEMM, MS, Event, decode, frame, launched, scope, to_report
 
 vl_convert = pytest.importorskip("vl_convert", reason="needs the html extra")
 
