@@ -85,9 +85,8 @@ def main() -> None:
         kv_cache_manager=types.SimpleNamespace(usage=0.5, block_pool=pool),
     )
     worker = types.SimpleNamespace(vllm_config=scheduler.vllm_config, rank=0, profiler=Profiler())
-    print(
-        f"{'rows':>5} {'prefill':>7} | {'log p10':>7} {'median':>7} {'p99':>7} | {'marker p10':>10} {'median':>7} {'p99':>7}"
-    )
+    names = f"{'rows':>5} {'prefill':>7} | {'log p10':>7} {'median':>7} {'p99':>7}"
+    print(f"{names} | {'marker p10':>10} {'median':>7} {'p99':>7}")
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(is_on=True, folder=Path(folder))
         for decodes, prefills in ((1, 0), (8, 1), (32, 2), (64, 2), (256, 2), (256, 0), (1024, 2), (1024, 0)):

@@ -182,7 +182,8 @@ _DIALECTS: tuple[tuple[str, re.Pattern[str], Callable[[str, re.Match[str]], Anno
     (
         "marker",
         re.compile(
-            rf"^vllm_step v=1 s=\d+ n=\d+(?: r=(?P<rows>{_ROW}(?:,{_ROW})*))?(?: c=(?P<c>{_SUMS}))?(?: g=(?P<g>{_SUMS}))?$"
+            rf"^vllm_step v=1 s=\d+ n=\d+(?: r=(?P<rows>{_ROW}(?:,{_ROW})*))?"
+            rf"(?: c=(?P<c>{_SUMS}))?(?: g=(?P<g>{_SUMS}))?$"
         ),
         _marker,
     ),

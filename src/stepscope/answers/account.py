@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,6 @@ class Account:
     ranks: tuple[RankAccount, ...]
     others: tuple[EventStore, ...]
     skew: ArrivalSkew | str
-    catalog_files: tuple[str, ...] = field(default=())
 
 
 def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device: str | None = None) -> Account:
@@ -67,7 +67,7 @@ def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device
     if not isinstance(trace, Trace):
         trace = open_trace(trace)
     catalog = catalog or load_catalog()
-    stores = [only_device(store, device) for store in trace.stores]
+    stores = _tell_apart([only_device(store, device) for store in trace.stores])
     tables = [(store, find_steps(store)) for store in stores]
     workers = [(store, table) for store, table in tables if _is_worker(store, table)]
     others = tuple(store for store, table in tables if not _is_worker(store, table))
@@ -79,6 +79,23 @@ def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device
         others=others,
         skew=find_skew([rank.store for rank in ranks], collectives),
     )
+
+
+def _tell_apart(stores: list[EventStore]) -> list[EventStore]:
+    """Number the workers whose rank is unknown, if there are several: their figures must not fall into one column.
+
+    The numbers are those that no known rank has, in the order of the stores, and say that they were not recorded.
+    """
+    unknown = [i for i, s in enumerate(stores) if s.rank is None and bool((s.events.kind <= OP).any())]
+    if len(unknown) < 2:
+        return stores
+    taken = {store.rank for store in stores}
+    free = (number for number in count() if number not in taken)
+    named = list(stores)
+    for i, number in zip(unknown, free, strict=False):
+        origin = replace(stores[i].origin, rank=number, rank_source="order of the captures (not recorded)")
+        named[i] = replace(stores[i], origin=origin)
+    return named
 
 
 def _is_worker(store: EventStore, table: StepTable) -> bool:

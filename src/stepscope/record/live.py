@@ -39,14 +39,14 @@ def call(
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310  # http only, checked above
             return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
+        with error:
+            said = error.read().decode("utf-8", "replace")[:200]
         if error.code == 404 and "profile" in path:
             raise NoCapture(
                 f"{server}{path}: there is no such route. The server was started without a profiler: start it as "
                 "`stepscope capture` without --from prints."
             ) from error
-        raise NoCapture(
-            f"{server}{path}: status {error.code}. {error.read().decode('utf-8', 'replace')[:200]}"
-        ) from error
+        raise NoCapture(f"{server}{path}: status {error.code}. {said}") from error
     except (OSError, ValueError) as error:
         raise NoCapture(f"{server}{path}: no answer ({error}). Is the server up, and is this its address?") from error
 

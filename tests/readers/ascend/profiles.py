@@ -9,8 +9,8 @@ from typing import Any
 
 # columns of the newest kernel_details, without the shapes
 COLUMNS_910B = (
-    "Device_id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Num,aicore_time(us),"
-    "aic_total_cycles,aic_mac_ratio,aic_scalar_ratio,aic_mte2_ratio,aiv_time(us),aiv_total_cycles,aiv_vec_ratio,"
+    "Device_id,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Num,"
+    "aicore_time(us),aic_total_cycles,aic_mac_ratio,aic_scalar_ratio,aic_mte2_ratio,aiv_time(us),aiv_total_cycles,aiv_vec_ratio,"
     "aiv_scalar_ratio,aiv_mte2_ratio"
 )
 COLUMNS_910A = (
@@ -68,8 +68,8 @@ def timeline(*events: dict[str, Any]) -> str:
 TABLES = {
     "STRING_IDS": "id INTEGER PRIMARY KEY, value TEXT",
     "TASK": (
-        "startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER, globalTaskId INTEGER, taskType INTEGER, "
-        "streamId INTEGER"
+        "startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER, globalTaskId INTEGER, "
+        "taskType INTEGER, streamId INTEGER"
     ),
     "COMPUTE_TASK_INFO": "name INTEGER, globalTaskId INTEGER PRIMARY KEY, taskType INTEGER, opType INTEGER",
     "COMMUNICATION_OP": (

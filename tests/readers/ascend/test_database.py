@@ -12,11 +12,12 @@ from tests.readers.ascend.profiles import database
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = (
-    "KERNEL_AICORE,KERNEL_MIX_AIC,MatMulV2,AI_CORE,MIX_AIC,FusedInferAttentionScore,hcom_allReduce__868_0_1,hcom_allReduce_,"
-    "Notify Wait,MEMCPY_ASYNC,launch,aten::mm,f.py(1): g,Launch_Ffts,aic_total_cycles,aic_mac_ratio,aic_mte2_ratio,"
-    "aiv_total_cycles,aiv_vec_ratio,aiv_mte2_ratio,aiv_mac_ratio,PROFILING_ENABLE"
-).split(",")
+NAMES = [
+    *["KERNEL_AICORE", "KERNEL_MIX_AIC", "MatMulV2", "AI_CORE", "MIX_AIC", "FusedInferAttentionScore", "launch"],
+    *["hcom_allReduce__868_0_1", "hcom_allReduce_", "Notify Wait", "MEMCPY_ASYNC", "aten::mm", "f.py(1): g"],
+    *["Launch_Ffts", "aic_total_cycles", "aic_mac_ratio", "aic_mte2_ratio", "aiv_total_cycles", "aiv_vec_ratio"],
+    *["aiv_mte2_ratio", "aiv_mac_ratio", "PROFILING_ENABLE"],
+]
 ID = {name: i for i, name in enumerate(NAMES)}
 THREAD = (77 << 32) + 78
 

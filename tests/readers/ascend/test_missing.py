@@ -8,6 +8,7 @@ import pytest
 
 import stepscope
 from stepscope.answers.pipes import bounds, joint_memory_bound
+from stepscope.answers.questions import answer_questions
 from tests.readers.ascend.profiles import COLUMNS_910A, COLUMNS_910B, CUBE, MIXED, VECTOR, profile, row, table
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def test_a_setting_without_ratios_is_refused_by_name(tmp_path: Path, setting: st
     path = profile(tmp_path, kernel_details_csv=f"{columns}\nMatMulV2,MatMulV2,AI_CORE,{T}\t,5.0\n")
     info = f'{{"config": {{"experimental_config": {{"_aic_metrics": "{setting}"}}}}, "rank_id": 3}}'
     (path / "profiler_info_3.json").write_text(info)
-    answer = stepscope.answer_questions(stepscope.explain(path))[-1]
+    answer = answer_questions(stepscope.explain(path))[-1]
     assert answer.status == "refused"
     assert shown in str(answer.refusals[0].missing)
     assert "N/A, not zero" in str(answer.refusals[0].missing)
