@@ -1,16 +1,16 @@
-"""Write docs/reference.md from the tables that the code declares: run it after you change one of them.
+"""Write docs/reference.md from the tables that the code declares, and docs/decisions/README.md from the decisions.
 
-    python tools/write_reference.py           # writes the page
-    python tools/write_reference.py --check   # exit code 1 if the page is out of date
+    python tools/write_reference.py           # writes both pages
+    python tools/write_reference.py --check   # exit code 1 if one is out of date
 
-A test asserts that the committed page is what this writes.
+Run it after you change a table, a command or a decision. A test asserts that the committed pages are what this writes.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -27,12 +27,26 @@ from stepscope.budget.placement import STEP_INPUTS
 from stepscope.budget.signals import SIGNAL_KINDS
 from stepscope.cli.main import app
 from stepscope.evidence import GRADES
-from stepscope.report import document
+from stepscope.join.figures import DEFINITIONS
+from stepscope.join.tables import JOIN_TABLE_MEANING, JOIN_TABLES
+from stepscope.join.traps import TRAPS
+from stepscope.readers.losses import SIDE_CODES
+from stepscope.report import comparison, document
 from stepscope.store import run
-from stepscope.store.health import HEALTH_CODES
-from stepscope.store.schema import CATEGORY_MEANING, KIND_MEANING, TABLE_MEANING, TABLES
+from stepscope.store.counters import MISSING
+from stepscope.store.health import HEALTH_CODES, HealthCode
+from stepscope.store.schema import CATEGORY_MEANING, KIND_MEANING, TABLE_MEANING, TABLES, Column
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+# every command of the program, in the order in which the page shows them
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Explain a recording": ("explain", "check", "steps", "query", "metrics", "chunks"),
+    "Compare and share": ("compare", "serve", "export", "cut", "import"),
+    "Predict": ("predict", "crossover", "gemm", "history", "models", "hardware", "probe"),
+    "Record": ("capture",),
+}
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference.md"
+DECISIONS = ROOT / "docs" / "decisions" / "README.md"
 
 _HEAD = """\
 # Reference
@@ -73,10 +87,17 @@ def _code(text: str) -> str:
 
 def _commands() -> Iterator[str]:
     yield "Exit codes: 0 done, 1 a check said no, 2 bad input. `stepscope --version` prints the version.\n"
-    for command in app.registered_commands:
-        function = command.callback
+    functions = {str(command.name): command.callback for command in app.registered_commands}
+    grouped = {title: [name for name in names if name in functions] for title, names in GROUPS.items()}
+    there = {title: names for title, names in grouped.items() if names}
+    if missing := set(functions) - {name for names in there.values() for name in names}:
+        raise SystemExit(f"tools/write_reference.py: give {', '.join(sorted(missing))} a place in GROUPS")
+    listed = [(title, ", ".join(f"[{name}](#stepscope-{name})" for name in names)) for title, names in there.items()]
+    yield _table(("what for", "commands"), listed)
+    for name in (name for names in there.values() for name in names):
+        function = functions[name]
         assert function is not None
-        yield f"### `stepscope {command.name}`\n"
+        yield f"### `stepscope {name}`\n"
         yield f"{_first_paragraph(function)}\n"
         yield _table(("argument or option", "meaning", "default"), list(_parameters(function)))
 
@@ -115,8 +136,9 @@ def _python() -> Iterator[str]:
             rows.append((_code(name), f"the version, `{value}`"))
     yield _table(("name", "what it does"), rows)
     yield (
-        f"The JSON of `stepscope explain --format json` has the schema `{document.SCHEMA}`; a run folder written by "
-        f"`stepscope import` has `{run.SCHEMA}`, and a folder of another schema is refused.\n"
+        f"The JSON of `stepscope explain --format json` has the schema `{document.SCHEMA}`, that of `stepscope "
+        f"compare` `{comparison.SCHEMA}`; a run folder written by `stepscope import` has `{run.SCHEMA}`, and a folder "
+        "of another schema is refused.\n"
     )
 
 
@@ -133,9 +155,22 @@ def _tables() -> Iterator[str]:
         "per process with its names apart. Times are int64 ns on the capture's own clock. An empty last cell: the "
         "column is never null.\n"
     )
-    for name, columns in TABLES.items():
+    yield from _columns(TABLES, TABLE_MEANING)
+
+
+def _joined_tables() -> Iterator[str]:
+    yield (
+        "What the files beside a trace hold, and how they join with its steps ([metrics.md](metrics.md)). They stand "
+        "in the JSON of `stepscope explain` and `stepscope metrics`; `stepscope metrics` and `stepscope chunks` write "
+        "the tables of their name as CSV and Parquet too. `stepscope query` does not hold them.\n"
+    )
+    yield from _columns(JOIN_TABLES, JOIN_TABLE_MEANING)
+
+
+def _columns(tables: Mapping[str, Sequence[Column]], meaning: Mapping[str, str]) -> Iterator[str]:
+    for name, columns in tables.items():
         yield f"### `{name}`\n"
-        yield f"{TABLE_MEANING[name].capitalize()}.\n"
+        yield f"{meaning[name][:1].upper()}{meaning[name][1:]}.\n"
         rows = [(_code(c.name), c.dtype, c.unit, c.doc, c.null) for c in columns]
         yield _table(("column", "type", "unit", "meaning", "null means"), rows)
 
@@ -190,8 +225,30 @@ def _reasons() -> Iterator[str]:
 
 def _health() -> Iterator[str]:
     yield "Losses and doubts of an import, counted per file. `loss`: something of the file is not in the store.\n"
-    rows = [(_code(code), h.severity, h.meaning, h.remedy) for code, h in HEALTH_CODES.items()]
-    yield _table(("code", "severity", "meaning", "remedy"), rows)
+    yield _health_codes(HEALTH_CODES)
+    yield "The same of a log, a metrics file, a step log, a client result or a file of expert counts:\n"
+    yield _health_codes(SIDE_CODES)
+
+
+def _health_codes(codes: Mapping[str, HealthCode]) -> str:
+    rows = [(_code(code), h.severity, h.meaning, h.remedy) for code, h in codes.items()]
+    return _table(("code", "severity", "meaning", "remedy"), rows)
+
+
+def _figures() -> Iterator[str]:
+    yield "The figures of `stepscope metrics`. Under which names engines export them: [metrics.md](metrics.md).\n"
+    rows = [(_code(code), name, unit, meaning) for code, (name, unit, meaning) in DEFINITIONS.items()]
+    yield _table(("code", "figure", "unit", "definition"), rows)
+
+
+def _traps() -> Iterator[str]:
+    yield "Where a figure of an engine or a client is easily misread; `stepscope metrics` says which of them apply.\n"
+    yield _table(("code", "what goes wrong"), [(_code(code), meaning) for code, meaning in TRAPS.items()])
+
+
+def _counters() -> Iterator[str]:
+    yield "A hardware counter of a kernel has a value, or one of these reasons why there is none.\n"
+    yield _table(("code", "meaning"), [(_code(code), meaning) for code, meaning in MISSING.items()])
 
 
 def _errors() -> Iterator[str]:
@@ -246,6 +303,7 @@ _SECTIONS: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
     ("Commands", _commands),
     ("Python", _python),
     ("Tables", _tables),
+    ("Tables of the join", _joined_tables),
     ("Event kinds", _kinds),
     ("Categories", _categories),
     ("Families", _families),
@@ -254,20 +312,43 @@ _SECTIONS: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
     ("Grades", _grades),
     ("Coverage reasons", _reasons),
     ("Health codes", _health),
+    ("Figures", _figures),
+    ("Traps", _traps),
+    ("Missing counters", _counters),
     ("Errors", _errors),
     ("Catalog files", _catalog),
 )
 
 
+_DECISIONS = """\
+# Decisions
+
+Why things are as they are, one page a choice that surprises a reader. Numbers have gaps: each part of the program
+counts from its own start. This list is written by `tools/write_reference.py` from the headings of the pages.
+"""
+
+
+def render_decisions() -> str:
+    """The list of decisions."""
+    headings = {page.name: page.read_text(encoding="utf-8").split("\n", 1)[0] for page in _decision_pages()}
+    lines = [f"- [{heading.removeprefix('# ')}]({name})" for name, heading in headings.items()]
+    return "\n".join([_DECISIONS, *lines]) + "\n"
+
+
+def _decision_pages() -> list[Path]:
+    return sorted(DECISIONS.parent.glob("[0-9]*.md"))
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Write the page, or compare it."""
-    text = render()
+    """Write the pages, or compare them."""
+    pages = {PAGE: render(), DECISIONS: render_decisions()}
     if list(arguments) == ["--check"]:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("docs/reference.md is " + ("up to date" if current else "out of date: run make reference"))
-        return 0 if current else 1
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"docs/reference.md: {len(text.splitlines())} lines")
+        old = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        print("out of date, run make reference: " + ", ".join(map(str, old)) if old else "up to date")
+        return 1 if old else 0
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {len(text.splitlines())} lines")
     return 0
 
 

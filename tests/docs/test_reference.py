@@ -20,6 +20,11 @@ from stepscope.budget.partition import OWN_FAMILIES
 from stepscope.budget.signals import SIGNAL_KINDS
 from stepscope.cli.main import app
 from stepscope.evidence import GRADES
+from stepscope.join.figures import DEFINITIONS
+from stepscope.join.tables import JOIN_TABLES
+from stepscope.join.traps import TRAPS
+from stepscope.readers.losses import SIDE_CODES
+from stepscope.store.counters import MISSING
 from stepscope.store.health import HEALTH_CODES
 from stepscope.store.schema import CATEGORIES, KINDS, TABLES
 from tests.docs.pages import PAGES, ROOT, SOURCE, code_of, text_of, tool
@@ -28,21 +33,32 @@ REFERENCE = text_of(ROOT / "docs" / "reference.md")
 WITHHOLDING = ROOT / "docs" / "decisions" / "0007-withholding.md"
 DECLARED: dict[str, Iterable[str]] = {
     "commands": [f"stepscope {command.name}" for command in app.registered_commands],
-    "tables": TABLES,
-    "columns": sorted({column.name for columns in TABLES.values() for column in columns}),
+    "tables": [*TABLES, *JOIN_TABLES],
+    "columns": sorted({c.name for columns in [*TABLES.values(), *JOIN_TABLES.values()] for c in columns}),
     "kinds": KINDS,
     "categories": CATEGORIES,
     "families": [*(family.name for family in load_catalog().families), *(family for _, family in OWN_FAMILIES)],
     "questions": [question.id for question in QUESTIONS],
     "grades": GRADES,
     "reasons": REASON_MEANING,
-    "health codes": HEALTH_CODES,
+    "health codes": [*HEALTH_CODES, *SIDE_CODES],
+    "figures": DEFINITIONS,
+    "traps": TRAPS,
+    "missing counters": MISSING,
     "errors": [name for name, value in vars(errors).items() if inspect.isclass(value)],
 }
 
 
-def test_the_committed_reference_is_what_the_tool_writes() -> None:
-    assert tool("write_reference.py")["render"]() == REFERENCE, "run: make reference"
+def test_the_committed_pages_are_what_the_tool_writes() -> None:
+    written = tool("write_reference.py")
+    assert written["render"]() == REFERENCE, "run: make reference"
+    assert written["render_decisions"]() == text_of(ROOT / "docs" / "decisions" / "README.md"), "run: make reference"
+
+
+def test_every_command_stands_in_one_group() -> None:
+    grouped = [name for names in tool("write_reference.py")["GROUPS"].values() for name in names]
+    assert len(grouped) == len(set(grouped))
+    assert {str(command.name) for command in app.registered_commands} <= set(grouped)
 
 
 @pytest.mark.parametrize("what", DECLARED)

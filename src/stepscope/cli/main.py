@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, compare, cost, join, predict, report, serve
+from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, serve
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -29,6 +29,7 @@ app.command("explain")(report.explain)
 app.command("check")(report.check)
 app.command("steps")(report.steps)
 app.command("query")(report.query)
+app.command("capture")(capture_recipe.capture)
 app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)

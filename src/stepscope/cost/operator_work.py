@@ -21,7 +21,7 @@ from stepscope.models.dtype import bits_with_scales
 from stepscope.operators.operator import AttentionWork, ExpertLoad, Operator, Transfer
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LEAST_HEADS = 64  # absorbed MLA kernels work on this many
+LEAST_HEADS = 64  # kernels on latent rows (absorbed MLA, DSA, V4) work on this many
 QUERY_BLOCK = 128  # queries of one block of a prefill attention kernel
 INDEX_BLOCK = 4  # queries of one block of the index scores
 SELECTED_ROWS = 2048  # slots of the sparse MLA kernel's index: topk of every DSA model
@@ -108,17 +108,19 @@ def core_work(operator: Operator) -> Priceable:
     flop, moved = np.asarray(operator.flop, dtype=float), np.asarray(operator.bytes_moved, dtype=float)
     cache = "bf16" if operator.dtypes.kv in (None, "bf16") else "fp8"
     is_latent, is_decode = work.num_kv_heads == 1 and work.qk_head_dim >= 512, work.phase == "decode"
+    padded = max(work.num_heads, LEAST_HEADS) / work.num_heads  # of latent kernels, except expanded MLA's
     if operator.kind == "indexer":
         name, blocks = f"indexer_{work.phase}", queries / INDEX_BLOCK
         walkers = np.zeros_like(rows) if is_decode else np.ceil(blocks)
     elif is_latent and work.qk_head_dim == work.v_head_dim:  # V4: one row is key and value
         name, blocks, walkers = f"compressed_{work.phase}", queries, queries * is_decode
+        flop = flop * padded
     elif operator.kind == "sparse_attention":  # the kernel walks every slot of its index, filled or not
         pairs = np.maximum(np.asarray(work.pairs, dtype=float), 1)
-        name, blocks, walkers, flop = f"sparse_{work.phase}", queries, queries, flop / pairs * queries * SELECTED_ROWS
+        name, blocks, walkers = f"sparse_{work.phase}", queries, queries
+        flop = flop * padded / pairs * queries * SELECTED_ROWS
     elif is_latent and is_decode:
-        padded = max(work.num_heads, LEAST_HEADS)
-        name, blocks, flop = f"mla_decode_{cache}", rows * padded / LEAST_HEADS, flop * (padded / work.num_heads)
+        name, blocks, flop = f"mla_decode_{cache}", rows * padded * work.num_heads / LEAST_HEADS, flop * padded
         walkers = np.zeros_like(rows)
     elif is_decode:
         name, blocks, walkers = f"attention_decode_{cache}", rows * work.num_kv_heads, np.zeros_like(rows)

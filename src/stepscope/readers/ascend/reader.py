@@ -118,7 +118,8 @@ def _read_content(layout: Layout, health: HealthLog) -> _Content:
     except UnreadableTrace as error:
         if not layout.has_text:
             raise
-        health.add("table_missing", str(error))
+        problem = str(error).removeprefix(f"{layout.database}: ")
+        health.add("table_missing", f"{layout.database.name}: {problem}")
         return _read_text(layout, health)
     if layout.has_text:
         health.add("export_left_aside", "the text export beside the database")

@@ -90,7 +90,7 @@ class TaskTable:
             if not cells or cells == [""]:
                 continue
             if len(cells) < width or any(cells[len(self.header) :]):
-                swallowed = 1 + sum(cell.count("\n") for cell in cells)
+                swallowed = 1 + ",".join(cells).rstrip("\r\n").count("\n")
                 self.lost += swallowed
                 self.health.add("table_row_broken", f"{self.path.name}, line {rows.line_num + 1}", swallowed)
                 continue
