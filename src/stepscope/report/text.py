@@ -145,7 +145,8 @@ def _budget(document: Document, tr: Translator) -> Section:
 def _amount(ns: int | None, row: Document, document: Document) -> str:
     if ns is None:
         return UNKNOWN
-    if not document["coverage"]["idle_claimable"] or not row["window_ns"]:
+    claimable = {gate["rank"]: gate["idle_claimable"] for gate in document["coverage"]["ranks"]}
+    if not claimable[row["rank"]] or not row["window_ns"]:
         return show_ns(ns)
     return f"{show_ns(ns)} {100 * ns / row['window_ns']:5.1f} %"
 

@@ -14,8 +14,7 @@ import numpy as np
 from stepscope.steps.boundaries import Boundary, find_boundaries
 from stepscope.steps.composition import DeviceWork, assign_work, busy_ns, graph_mode
 from stepscope.steps.windows import Windows, find_windows
-from stepscope.store.launches import NO_LAUNCH
-from stepscope.store.schema import SCOPE
+from stepscope.store.schema import RUNTIME, SCOPE
 from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _find_steps(store: EventStore) -> StepTable:
 
 def _graph_launches(store: EventStore, boundaries: tuple[Boundary, ...]) -> list[int]:
     named = np.array([name.endswith("GraphLaunch") for name in store.names] or [False])
-    times = store.events.start_ns[named[store.events.name_id] & (store.events.correlation_id != NO_LAUNCH)]
+    times = store.events.start_ns[named[store.events.name_id] & (store.events.kind == RUNTIME)]
     return [int(((times >= b.start_ns) & (times < b.end_ns)).sum()) for b in boundaries]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stepscope.errors import BadInput, UnreadableTrace
+from stepscope.errors import BadInput, InvariantBroken, UnreadableTrace
 from stepscope.store.counter_table import counters_from_table, counters_to_table, describe_counters
 from stepscope.store.events import EventCounts, Events, EventStore, Origin, Track
 from stepscope.store.health import HealthRow
@@ -156,9 +156,12 @@ def open_run(folder: str | Path) -> tuple[EventStore, ...]:
             str(path), f"this run has schema {schema!r}, this program reads {SCHEMA!r}", "Import the capture again"
         )
     try:
-        return tuple(_read_store(path / _own_folder(row["folder"]), row) for row in manifest["inputs"])
-    except (OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        stores = tuple(_read_store(path / _own_folder(row["folder"]), row) for row in manifest["inputs"])
+        for store in stores:
+            store.check()
+    except (OSError, KeyError, TypeError, ValueError, IndexError, pa.ArrowException, InvariantBroken) as error:
         raise UnreadableTrace(str(path), f"a table of the run cannot be read ({error})", "Import it again") from error
+    return stores
 
 
 def _own_folder(name: str) -> str:
