@@ -1,4 +1,4 @@
-"""Settings of all tests: on a shared machine no example has a deadline, and in CI the examples are the same each time."""
+"""Settings of all tests: no example has a deadline, since machines are shared, and in CI they are the same each time."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:
             continue
         assert isinstance(info, OptionInfo)
         first = (info.default,) if isinstance(info.default, str) else ()  # typer reads a first flag as the default
-        flags = (*first, *(info.param_decls or ()))
+        flags = (*first, *(info.param_decls or ())) or (f"--{name.replace('_', '-')}",)  # as typer names it
         choices = [str(member.value) for member in kind] if isinstance(kind, type) and issubclass(kind, Enum) else []
         value = f" {info.metavar}" if info.metavar else " " + ",".join(choices) if choices else ""
         yield _code(", ".join(flags) + value), info.help or "", "required" if needed else _default(parameter.default)

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import stepscope
-from stepscope.answers.counters import find_bounds
-from stepscope.answers.pipes import bound_of, bounds, joint_memory_bound, memory_bound
+from stepscope.answers.counters import _share, _weigh, find_bounds
+from stepscope.answers.pipes import CORES, bound_of, bounds, joint_memory_bound, memory_bound
 from stepscope.answers.questions import answer_questions
 from stepscope.errors import InvariantBroken
 from stepscope.store.counters import CODES, MISSING, CounterColumn, Counters, Reading
@@ -69,16 +69,26 @@ def test_no_input_makes_memory_bound_zero_infinite_or_nan(memory: Reading, compu
         assert found.value > 0
 
 
-@given(st.lists(st.tuples(READINGS, READINGS, READINGS, st.integers(0, 10**6)), min_size=1, max_size=12))
-def test_aggregates_obey_the_same_law(rows: list[tuple[Reading, Reading, Reading, int]]) -> None:
+@given(st.lists(st.tuples(READINGS, READINGS, READINGS), min_size=1, max_size=12))
+def test_columns_and_aggregates_obey_the_same_law(rows: list[tuple[Reading, Reading, Reading]]) -> None:
     columns = [
-        CounterColumn.from_readings("AIC", name, "fraction", [readings[i] for readings in rows])
-        for i, name in enumerate(("mac_ratio", "mte2_ratio", "scalar_ratio"))
+        CounterColumn.from_readings("AIC", name, "fraction", readings)
+        for name, readings in (
+            ("mac_ratio", [mac for mac, _, _ in rows]),
+            ("mte2_ratio", [mte2 for _, mte2, _ in rows]),
+            ("scalar_ratio", [scalar for _, _, scalar in rows]),
+        )
     ]
     counters = to_counters(columns)
+    weighed = _weigh(counters, CORES["AIC"])
+    duration = np.arange(len(rows), dtype=np.int64)
+    whole = _share("AIC", weighed, duration, np.ones(len(rows), bool))
+    assert whole.memory_bound is None or 0 < whole.memory_bound < math.inf
     for index in range(len(rows)):
-        for found in bounds(counters, index):
-            assert found.memory_bound.value is None or 0 < found.memory_bound.value < math.inf
+        (found,) = bounds(counters, index)
+        assert found.memory_bound.value is None or 0 < found.memory_bound.value < math.inf
+        assert CODES[found.memory_bound.missing] == weighed.missing[index]  # one rule, written twice
+        assert (found.bound == "scalar") == bool(weighed.is_scalar[index])
 
 
 def to_counters(columns: Sequence[CounterColumn]) -> Counters:

@@ -13,7 +13,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _QUOTED = re.compile(r"<!-- output: (?P<command>[^>]+?) -->\n```text\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LINK = re.compile(r"""(?:\]\(|src(?:set)?=")([^)\s"]+)[)"]""")
+_CALL = re.compile(r"(?: {4})?(?:\.venv/bin/)?stepscope (?!rank 0)([a-z]+)(?![\w.])(.*)")
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
@@ -44,6 +45,13 @@ def links_of(page: Path) -> list[str]:
 def code_of(page: Path) -> list[str]:
     """What stands in backquotes."""
     return _CODE.findall(prose_of(page))
+
+
+def calls_of(page: Path) -> list[tuple[str, str]]:
+    """(command, the rest of its line) of every call of the program: as a line of its own, or in backquotes."""
+    lines = text_of(page).replace("\\\n", " ").splitlines()
+    calls = (_CALL.match(code) for code in [*lines, *code_of(page)])
+    return [(call[1], call[2].split("#")[0]) for call in calls if call]
 
 
 def quoted_of(page: Path) -> list[tuple[str, list[str]]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import BadInput
-from stepscope.operators.shape import EXAMPLE, parse_count, read_rows_per_expert, read_shape, read_shape_file
+from stepscope.operators.shape import parse_count, read_rows_per_expert, read_shape, read_shape_file
 
 
 def test_counts_are_written_short() -> None:

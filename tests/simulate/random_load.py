@@ -144,6 +144,7 @@ def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None =
     todo, in_flight = deque(load.requests), deque[StepPlan]()
     steps: list[Step] = []
     while todo or scheduler.running or scheduler.waiting or in_flight:
+        assert len(steps) < 200_000, "requests wait for ever"
         while todo and todo[0].arrival_s <= len(steps):
             scheduler.add(todo.popleft())
         plan = StepPlan()

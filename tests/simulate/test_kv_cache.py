@@ -55,11 +55,13 @@ def test_a_hit_takes_a_block_back_from_the_middle_of_the_free_list() -> None:
 
 
 def test_equal_texts_are_kept_twice_and_the_oldest_is_found() -> None:
-    cache, (first, second) = cache_with([(1, [101]), (1, [101])])
-    assert cache.find([101], 1) == first
+    cache, (first, second, third) = cache_with([(1, [101])] * 3)
+    assert cache.find([101], 1) == first == [1]
     cache.release(first)
-    cache.take([], 6)  # block 1 is reused last
-    assert cache.find([101], 1) == second
+    other: list[int] = []
+    cache.take(other, 5)  # block 1 is reused last
+    assert cache.find([101], 1) == second == [2]
+    cache.check([second, third, other])
 
 
 def test_a_block_of_two_requests_is_free_when_both_gave_it_back() -> None:

@@ -38,8 +38,8 @@ _NAMES = tuple(MISSING)
 class CoreShare:
     """One family on one core. Times in ns; `memory_bound` is None where no kernel of it has a value.
 
-    The five times are disjoint and sum to the family's kernel time: moving data, computing, bound by the scalar pipe,
-    not run on this core at all, and N/A.
+    The times are disjoint and sum to the family's kernel time: moving data, computing, bound by the scalar pipe or by
+    latency, not run on this core at all, and N/A.
     """
 
     core: str
@@ -47,6 +47,7 @@ class CoreShare:
     memory_ns: int
     compute_ns: int
     scalar_ns: int
+    latency_ns: int
     not_run_ns: int
     missing_ns: int
     reasons: dict[str, int]
@@ -54,7 +55,7 @@ class CoreShare:
     @property
     def ran_ns(self) -> int:
         """Time of kernels that ran on this core, as far as it is known."""
-        return self.memory_ns + self.compute_ns + self.scalar_ns + self.missing_ns
+        return self.memory_ns + self.compute_ns + self.scalar_ns + self.latency_ns + self.missing_ns
 
     @property
     def missing_share(self) -> float:
@@ -108,6 +109,7 @@ class _Weighed:
     memory: Float64
     compute: Float64
     is_scalar: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    is_latency: np.ndarray[tuple[int], np.dtype[np.bool_]]
     missing: Codes
 
 
@@ -130,7 +132,8 @@ def _weigh(counters: Counters, core: Core) -> _Weighed:
     missing = np.where((missing == RECORDED) & (moved == 0), CODES["rounded_to_zero"], missing)
     odd = (missing == RECORDED) & ~((quotient > 0) & np.isfinite(quotient))
     missing = np.where(odd, CODES["not_a_number"], missing).astype(np.int8)
-    return _Weighed(memory=moved, compute=compute, is_scalar=is_scalar, missing=missing)
+    is_latency = (missing == RECORDED) & (np.maximum(moved, compute) < core.near_peak)
+    return _Weighed(memory=moved, compute=compute, is_scalar=is_scalar, is_latency=is_latency, missing=missing)
 
 
 def _share(core: str, weighed: _Weighed, duration: Int64, own: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> CoreShare:
@@ -139,6 +142,8 @@ def _share(core: str, weighed: _Weighed, duration: Int64, own: np.ndarray[tuple[
     scalar = weighed.is_scalar[own]
     is_idle = missing == CODES["core_not_run"]
     lacks = ~has & ~is_idle & ~scalar
+    latency = weighed.is_latency[own]
+    told = has & ~scalar & ~latency
     bound = weighed.memory[own] > weighed.compute[own]
     above, below = float((weighed.memory[own] * ns)[has].sum()), float((weighed.compute[own] * ns)[has].sum())
     quotient = above / below if above > 0 and below > 0 else None
@@ -148,9 +153,10 @@ def _share(core: str, weighed: _Weighed, duration: Int64, own: np.ndarray[tuple[
     return CoreShare(
         core=core,
         memory_bound=quotient if quotient is not None and np.isfinite(quotient) else None,
-        memory_ns=int(ns[has & bound & ~scalar].sum()),
-        compute_ns=int(ns[has & ~bound & ~scalar].sum()),
+        memory_ns=int(ns[told & bound].sum()),
+        compute_ns=int(ns[told & ~bound].sum()),
         scalar_ns=int(ns[scalar].sum()),
+        latency_ns=int(ns[latency].sum()),
         not_run_ns=int(ns[is_idle & ~scalar].sum()),
         missing_ns=int(ns[lacks].sum()),
         reasons=dict(sorted(reasons.items(), key=lambda item: -item[1])),
@@ -196,7 +202,7 @@ def ask_counters(account: WholeAccount) -> tuple[list[Message], Grade, list[Refu
 
 
 def _has_values(families: tuple[FamilyBounds, ...]) -> bool:
-    return any(c.memory_ns + c.compute_ns + c.scalar_ns for family in families for c in family.cores)
+    return any(c.ran_ns > c.missing_ns for family in families for c in family.cores)
 
 
 def _rank_sentences(rank: RankAccount, families: tuple[FamilyBounds, ...], of: Message) -> list[Message]:
@@ -234,6 +240,13 @@ def _core_sentence(on_path: Message, core: CoreShare) -> Message:
         "scalar": show_fraction(core.scalar_ns / core.ran_ns),
         "missing": show_fraction(core.missing_share),
     }
+    if core.core == "SM":
+        return say(
+            "{family}; {core} memory to compute throughput {value}: memory-bound for {memory}, latency-bound for "
+            "{latency}, N/A for {missing} of its time.",
+            latency=show_fraction(core.latency_ns / core.ran_ns),
+            **values,
+        )
     if not core.reasons:
         return say(
             "{family}; {core} memory_bound {value}: memory-bound for {memory}, scalar-bound for {scalar}, N/A for "

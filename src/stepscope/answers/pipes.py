@@ -22,12 +22,16 @@ Bound = Literal["compute", "memory", "scalar", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """The counters of one core that its bound is read from; `compute` are all needed, the largest counts."""
+    """The counters of one core that its bound is read from; `compute` are all needed, the largest counts.
+
+    Below `near_peak` neither side is near its peak: latency bounds (NVIDIA's Speed of Light rule, 0.6).
+    """
 
     name: str
     compute: tuple[str, ...]
     memory: str
     scalar: str | None
+    near_peak: float = 0.0
 
 
 CORES: dict[str, Core] = {
@@ -37,7 +41,7 @@ CORES: dict[str, Core] = {
         Core(name="AIV", compute=("vec_ratio",), memory="mte2_ratio", scalar="scalar_ratio"),
         Core(name="AICORE", compute=("mac_ratio", "vec_ratio"), memory="mte2_ratio", scalar="scalar_ratio"),
         # NVIDIA: achieved against peak, both as fractions
-        Core(name="SM", compute=("compute_throughput",), memory="memory_throughput", scalar=None),
+        Core(name="SM", compute=("compute_ratio",), memory="memory_ratio", scalar=None, near_peak=0.6),
     )
 }
 

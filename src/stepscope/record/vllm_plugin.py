@@ -1,4 +1,4 @@
-"""vLLM's entry point (`vllm.general_plugins`): patches the scheduler and the workers of a version that was tried.
+"""The vLLM entry point (`vllm.general_plugins`): patches the scheduler and the workers of a version that was tried.
 
 vLLM calls `register` in each of its processes before anything is built. Nothing is imported here that the process would
 not import itself: the patches wait for their modules. Off unless STEPSCOPE_RECORD says otherwise (see settings).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = "1736408883704643"
-STRINGS = [(0, "KERNEL_AICORE"), (1, "MatMulV2"), (2, "AI_CORE")]
-ROWS = {
+STRINGS: list[tuple[Any, ...]] = [(0, "KERNEL_AICORE"), (1, "MatMulV2"), (2, "AI_CORE")]
+ROWS: dict[str, list[tuple[Any, ...]]] = {
     "STRING_IDS": STRINGS,
     "TASK": [(1_000, 6_000, 0, 11, 1, 0, 2)],
     "COMPUTE_TASK_INFO": [(1, 1, 2, 1)],
