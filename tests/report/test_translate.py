@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SOURCE = Path(stepscope.__file__).parent
 CATALOG = make_translator("zh", {}).catalog
 MAKES_MESSAGES = "from stepscope.messages import"
-NOT_SHOWN = ("join/",)  # makes messages that no report holds yet
+NOT_SHOWN = ()
 # a call of one of these shows its first argument, if not here then by way of a message
 SHOWN_FIRST = ("say", "Message", "_refuse", "t", "tr")
 # functions whose results are the values of a sentence

@@ -207,9 +207,9 @@ class _Engine:
             plan, end_s = self.in_flight.popleft()
             self.now_s = max(self.now_s, end_s)
             self._deliver(plan)
-            if self.scheduler.waiting and not (plan.rows or plan.preempted or self.scheduler.running):
-                if not any(ahead.rows for ahead, _ in self.in_flight):
-                    raise InvariantBroken(f"{len(self.scheduler.waiting)} requests wait and none is admitted")
+            is_busy = plan.rows or plan.preempted or self.scheduler.running or any(p.rows for p, _ in self.in_flight)
+            if self.scheduler.waiting and not is_busy:
+                raise InvariantBroken(f"{len(self.scheduler.waiting)} requests wait and none is admitted")
 
     def _start(self, plan: StepPlan) -> float:
         """Give a step to the device; when it ends."""
