@@ -101,11 +101,13 @@ def _matched(document: Document, tr: Translator) -> Section:
 
 def _times(workload: Document, tr: Translator) -> Section:
     n = workload["num_pairs"]
-    deltas = [("wall", workload["wall"]), *workload["parts"].items()]
-    deltas += [(f"  {name}", d) for name, d in workload["categories"].items() if d is None or d["a_ns"] or d["b_ns"]]
-    deltas += [(f"  {d['category']} / {d['family']}", d) for d in workload["families"][:SHOWN]]
+    deltas = [(tr(name), d) for name, d in (("wall", workload["wall"]), *workload["parts"].items())]
+    deltas += [
+        (f"  {tr(name)}", d) for name, d in workload["categories"].items() if d is None or d["a_ns"] or d["b_ns"]
+    ]
+    deltas += [(f"  {tr(d['category'])} / {d['family']}", d) for d in workload["families"][:SHOWN]]
     names = ("per step", ">A", ">B", ">B - A", ">median of pairs", ">95 % interval", "beyond noise", "grade")
-    rows = tuple(_delta_row(tr(name), delta, n, tr) for name, delta in deltas)
+    rows = tuple(_delta_row(name, delta, n, tr) for name, delta in deltas)
     title = tr("{rank}: {workload}, {pairs} pairs").format(
         rank=_rank(workload["rank"], tr), workload=tr(workload["label"]), pairs=n
     )
@@ -138,7 +140,7 @@ def _kernels(workload: Document, tr: Translator) -> Section:
     rows = tuple(
         (
             k["name"][:_NAME_CHARS],
-            tr(k["family"]),
+            k["family"],
             tr(k["change"]),
             show_count(k["count_a"]),
             show_count(k["count_b"]),
@@ -163,7 +165,7 @@ def _whole(document: Document, tr: Translator) -> Section:
     names = ("family", ">events A", ">B", ">total A", ">B", ">one in A", ">one in B")
     rows = tuple(
         (
-            f"{tr(f['category'])} / {tr(f['family'])}",
+            f"{tr(f['category'])} / {f['family']}",
             show_count(f["count_a"]),
             show_count(f["count_b"]),
             show_ns(f["a_ns"]),
