@@ -165,3 +165,14 @@ def test_no_server_is_said() -> None:
     with pytest.raises(NoCapture, match="no address"):
         call("localhost:8000", "/version", post=False)
     assert count_steps("vllm", "http://127.0.0.1:9") is None
+
+
+@pytest.mark.parametrize("recorder", ["ascend", "nsys", "rocm"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_other_recorders_have_a_recipe_for_each_engine(recorder: str, engine: str) -> None:
+    app = typer.Typer()
+    app.command()(capture)
+    result = CliRunner().invoke(app, [recorder, "--engine", engine])
+    assert result.exit_code == 0
+    assert f"{recorder}-{engine}" in result.output
+    assert "start the server" in result.output

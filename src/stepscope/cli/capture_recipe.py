@@ -25,6 +25,16 @@ class Engine(StrEnum):
     sglang = "sglang"
 
 
+class Subject(StrEnum):
+    """What capture knows: an engine with the torch profiler, or another recorder around an engine."""
+
+    vllm = "vllm"
+    sglang = "sglang"
+    ascend = "ascend"
+    nsys = "nsys"
+    rocm = "rocm"
+
+
 class Evidence(StrEnum):
     """How much to record."""
 
@@ -33,7 +43,13 @@ class Evidence(StrEnum):
 
 
 def capture(
-    engine: Annotated[Engine, typer.Argument(help="The serving engine.", metavar="vllm|sglang")],
+    subject: Annotated[
+        Subject,
+        typer.Argument(
+            help="An engine, recorded with the torch profiler; or a recorder: ascend (torch_npu), nsys, rocm.",
+            metavar="vllm|sglang|ascend|nsys|rocm",
+        ),
+    ],
     server: Annotated[
         str | None, typer.Option("--from", help="Capture from this running server.", metavar="URL")
     ] = None,
@@ -44,13 +60,17 @@ def capture(
     engine_version: Annotated[
         str | None, typer.Option("--engine-version", help="The engine's version; else what is installed or running.")
     ] = None,
+    around: Annotated[Engine, typer.Option("--engine", help="The engine that a recorder records.")] = Engine.vllm,
     folder: Annotated[Path, typer.Option("--folder", help="Where the server writes its files.")] = Path("capture"),
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the steps.")] = 120.0,
     output: Output = None,
 ) -> None:
     """Say how to record an engine, or record a running one."""
+    is_engine = subject in (Subject.vllm, Subject.sglang)
+    engine = Engine(subject.value) if is_engine else around
+    recipes = engine.value if is_engine else f"{subject}-{engine}"
     known = engine_version or (read_version(engine, server) if server else None) or _installed(engine)
-    recipe = _recipe(engine, known, evidence, folder, steps)
+    recipe = _recipe(recipes, known, evidence, folder, steps)
     if server is None:
         source = (
             f"# for {engine} {known}\n" if known else f"# no {engine} is installed here: for its newest known version\n"
