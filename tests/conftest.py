@@ -1,4 +1,4 @@
-"""Settings of all tests: no example has a deadline, since machines are shared, and in CI they are the same each time."""
+"""Settings of all tests: no example has a deadline, since machines are shared; in CI they are the same each time."""
 
 from __future__ import annotations
 
