@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE_VENV ?= .venv-engine
+SOURCES := .venv-sources
 
 .PHONY: help demo demo-glm check lint test reference check-engine check-long wheel clean
 
@@ -44,10 +45,12 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 	sh examples/install_engine.sh $(ENGINE_VENV)
 	tools/install_browser.sh
 	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
-	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python $(BIN)/pytest -m "engine or browser"
+	tools/fetch_engine_sources.sh $(ENGINE_VENV)/bin/python $(SOURCES)
+	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
+		$(BIN)/pytest -m "engine or browser"
 
 check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark
 	$(BIN)/python benchmarks/reading.py
 
 clean: ## remove the environments and caches
-	rm -rf $(VENV) $(ENGINE_VENV) dist build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(ENGINE_VENV) $(SOURCES) dist build .mypy_cache .ruff_cache .pytest_cache
