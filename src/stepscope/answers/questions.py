@@ -14,6 +14,7 @@ from stepscope.answers.branches import branch_sentences
 from stepscope.answers.counters import ask_counters
 from stepscope.answers.overlap import overlap_sentences
 from stepscope.answers.prefill import chunk_sizes, prefix_hits
+from stepscope.budget.reason import STACKS
 from stepscope.evidence import Refusal
 from stepscope.messages import Message, say
 from stepscope.steps.ranks import ArrivalSkew
@@ -87,9 +88,7 @@ def _supply(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
             continue
         waited = rank.budget.total.exclusive_ns["supply"]
         if waited is None:
-            refusals.append(
-                _refuse(say("{rank}: waits of the worker (no Python stacks)", rank=_of(rank)), recipes.STACKS)
-            )
+            refusals.append(_refuse(say("{rank}: waits of the worker (no Python stacks)", rank=_of(rank)), STACKS))
             continue
         said.append(_waited(rank, waited))
         if rank.supply_causes:
@@ -241,7 +240,7 @@ def _kv_path(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
         )
     refusals = [_refuse("what compressed or sparse reading saved", recipes.MODEL)]
     if not said:
-        refusals.insert(0, _refuse("a kernel of the KV data path: none is recognised here", recipes.STACKS))
+        refusals.insert(0, _refuse("a kernel of the KV data path: none is recognised here", STACKS))
     return said, "classified", refusals
 
 

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from stepscope.messages import Message
 
-STACKS = Message(
-    "record Python stacks: vLLM --profiler-config '{{\"torch_profiler_with_stack\": true, ...}}'; SGLang "
-    "/start_profile with with_stack=true"
-)
 DETAILED = Message(
     "record sums per step: vLLM 0.26 or newer --profiler-config '{{\"detailed_trace_annotation\": true, ...}}'; "
     "SGLang with its roofline annotations on"

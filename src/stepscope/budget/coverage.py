@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.budget.omissions import OMISSIONS, check_backend
+from stepscope.budget.completeness import check_backend, check_completeness, check_stacks
+from stepscope.budget.omissions import OMISSIONS
 from stepscope.budget.reason import Evidence, Reason
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Coverage:
 
 
 REASON_MEANING: dict[str, str] = {
+    "capture_incomplete": "part of the file is missing or unreadable: any event may be",
+    "no_stacks": "no Python stacks: what the worker did outside its operations is not recorded",
     "backend_unknown": "no device work, and nothing says that the model ran on the CPU",
     "device_not_recorded": "launches were recorded and no device work at all",
     "launches_without_kernels": "too many kernel launches have no kernel",
@@ -65,14 +68,13 @@ REASON_MEANING: dict[str, str] = {
 def check_coverage(store: EventStore, table: StepTable, placements: Placements) -> Coverage:
     """Run every test of the gate."""
     if table.windows.lane == "host":
-        reason = check_backend(store, table)
-        return Coverage(
-            reasons=(reason,) if reason is not None else (), num_kernels=0, num_in_steps=0, matched_fraction=None
-        )
+        on_host = (check_completeness(store), check_backend(store, table), check_stacks(store))
+        reasons = tuple(reason for reason in on_host if reason is not None)
+        return Coverage(reasons=reasons, num_kernels=0, num_in_steps=0, matched_fraction=None)
     evidence = Evidence.gather(store, table)
-    reasons = tuple(reason for test in OMISSIONS if (reason := test(evidence)) is not None)
+    found = (check_completeness(store), *(test(evidence) for test in OMISSIONS), check_stacks(store))
     return Coverage(
-        reasons=reasons,
+        reasons=tuple(reason for reason in found if reason is not None),
         num_kernels=len(table.work.row),
         num_in_steps=table.work.num_assigned,
         matched_fraction=placements.matched_fraction,

@@ -15,18 +15,14 @@ from stepscope.budget.replays import graphs_as_items, replay_groups
 from stepscope.intervals import intersect, overlaps, span, union
 from stepscope.messages import say
 from stepscope.steps.composition import NO_STEP
-from stepscope.steps.windows import ran_on_cpu
 from stepscope.store.doubts import find_outliers
 from stepscope.store.health import UNTIMED_CODES
 from stepscope.store.launches import NO_LAUNCH
-from stepscope.store.schema import OP
 from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.steps.step import StepTable
-    from stepscope.store.events import EventStore
 
 # up to this part of the launches may lack device work: the capture's last ones had not run when it stopped
 _TAIL = 0.05
@@ -36,21 +32,6 @@ _REPLAY = 0.98  # a graph's replays are the same work: fewer events than this pa
 _OUTSIDE = 0.10
 _OUTLIER = 0.10
 _LOST = 0.01
-
-
-def check_backend(store: EventStore, table: StepTable) -> Reason | None:
-    """A profile of CPU activities alone looks like a CPU backend: its operations only launch, and cost little."""
-    if ran_on_cpu(store) or not (table.steps or (store.events.kind == OP).any()):
-        return None
-    return Reason(
-        code="backend_unknown",
-        withholds=True,
-        text=say(
-            "no device work is recorded, and no operation of a CPU backend: the device's activities may have been left "
-            "out"
-        ),
-        record_with=WHOLE_CAPTURE,
-    )
 
 
 def _device_not_recorded(x: Evidence) -> Reason | None:

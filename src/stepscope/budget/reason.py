@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from stepscope.steps.step import StepTable
     from stepscope.store.events import EventStore, Mask
 
+STACKS = Message(
+    "record Python stacks: vLLM --profiler-config '{{\"torch_profiler_with_stack\": true, ...}}'; SGLang "
+    "/start_profile with with_stack=true"
+)
 WHOLE_CAPTURE = Message(
     "record CPU and device activities in one profile of few steps "
     "(vLLM: torch_profiler_activities [CPU, CUDA], active_iterations 5, torch_profiler_with_stack false)"

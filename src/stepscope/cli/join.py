@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WIDTH = 118
 LogFiles = Annotated[list[Path] | None, typer.Option("--log", help="A server's log; may be repeated.")]
 MetricsFolder = Annotated[
-    Path | None, typer.Option("--metrics", help="Saved /metrics: a folder over time, or one file.")
+    list[Path] | None, typer.Option("--metrics", help="Saved /metrics: a folder over time, or one file.")
 ]
 StepLogFolder = Annotated[Path | None, typer.Option("--steps-log", help="The folder of our step log.")]
 ClientFiles = Annotated[list[Path] | None, typer.Option("--client", help="A load generator's result; may be repeated.")]
@@ -73,14 +73,24 @@ def metrics(
 
 def to_paths(
     log: Sequence[Path] | None,
-    metrics: Path | None,
+    metrics: Sequence[Path] | None,
     steps_log: Path | None,
     client: Sequence[Path] | None,
     experts: Path | None = None,
 ) -> Paths:
-    """The side files that a command was given."""
+    """The side files that a command was given.
+
+    Raises:
+        BadInput: scrapes were given one by one; only a folder says that they are of one server.
+    """
+    if metrics is not None and len(metrics) > 1:
+        raise BadInput("--metrics takes one folder or file. Put the scrapes of one server into a folder and name that.")
     return Paths(
-        logs=tuple(log or ()), metrics=metrics, step_log=steps_log, clients=tuple(client or ()), experts=experts
+        logs=tuple(log or ()),
+        metrics=metrics[0] if metrics else None,
+        step_log=steps_log,
+        clients=tuple(client or ()),
+        experts=experts,
     )
 
 

@@ -128,6 +128,7 @@ def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None 
         return Trace(source=str(source), stores=open_run(Path(source).expanduser()))
     stores = [store for path in find_files(source) for store in _read(path, on_progress)]
     _refuse_duplicates(str(source), stores)
+    _refuse_several_exports(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))
     return Trace(source=str(source), stores=tuple(_with_counters(Path(source).expanduser(), stores)))
 
@@ -146,6 +147,17 @@ def _read(path: Path, on_progress: Callable[[int], None] | None) -> Sequence[Eve
         return (found,) if isinstance(found, EventStore) else found
     except OSError as error:
         raise UnreadableTrace(str(path), f"it cannot be read ({error.strerror})", "Check its permissions") from error
+
+
+def _refuse_several_exports(source: str, stores: list[EventStore]) -> None:
+    """An Nsight export holds all processes of its capture, so two exports are two captures."""
+    exports = sorted({Path(store.origin.path).name for store in stores if store.origin.reader == nsys.NAME})
+    if len(exports) > 1:
+        raise AmbiguousInput(
+            f"{source}: holds {len(exports)} Nsight exports, each a capture of its own",
+            tuple(exports),
+            "Pass one of them; `stepscope compare A B` sets two against each other",
+        )
 
 
 def _refuse_duplicates(source: str, stores: list[EventStore]) -> None:

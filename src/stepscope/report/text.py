@@ -78,7 +78,9 @@ def _trust(document: Document, tr: Translator) -> Section:
     if coverage["idle_claimable"]:
         lines.append(tr("Idle time and shares of wall time can be claimed."))
     else:
-        lines.append(tr("NOT CLAIMABLE: idle time and shares of wall time are withheld."))
+        refused = [_rank(gate["rank"], tr) for gate in coverage["ranks"] if not gate["idle_claimable"]]
+        not_claimable = tr("NOT CLAIMABLE: idle time and shares of wall time are withheld ({ranks}).")
+        lines.append(not_claimable.format(ranks=", ".join(refused) or "-"))
     for reason in coverage["reasons"]:
         kind = tr("WITHHELD") if reason["withholds"] else tr("note")
         lines.append(f"{_rank(reason['rank'], tr)}: {kind}: {tr(reason['text'])}")
@@ -96,10 +98,14 @@ def _input_lines(item: Document, tr: Translator) -> list[str]:
     )
     if item["events_without_time"]:
         counts += tr(", {count} without a usable time").format(count=show_count(item["events_without_time"]))
-    doubts = [row for row in item["health"] if row["severity"] != "info"]
+    doubts = [
+        f"  {tr(row['severity'])}: {row['code']} x{row['count']}: {' '.join(tr(row['detail']).split())}"
+        for row in item["health"]
+        if row["severity"] != "info"
+    ]
     return [
         f"{_rank(item['rank'], tr)}: {counts}; {lane}",
-        *(f"  {tr(row['severity'])}: {row['code']} x{row['count']}: {tr(row['detail'])}" for row in doubts),
+        *doubts,
     ]
 
 
