@@ -265,7 +265,8 @@ def test_a_name_with_braces_does_no_harm() -> None:
     name = "void at::native::fmha<{lambda()#1}::operator()>(int)"
     events = launched(name, 0, 1, 1600 * MS, of=1)
     events += [*launched(GEMM, 5, 30 * US, 20 * US, of=2), *launched(SWAP_OP, 6, 55 * US, 20 * US, of=3)]
-    (reason,) = to_report(events)["coverage"]["reasons"]
+    reason, stacks = to_report(events)["coverage"]["reasons"]
+    assert stacks["code"] == "no_stacks"
     assert "{lambda()#1}" in reason["text"]
 
 

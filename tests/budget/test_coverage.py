@@ -374,7 +374,7 @@ def test_a_kernel_without_an_id_is_noted_and_withholds_nothing() -> None:
     # as fixture 59
     report = to_report([launch(US, 1, duration=2 * US), kernel(GEMM, 5 * US, 10 * US)])
     assert report["coverage"]["idle_claimable"]
-    assert codes(report) == ["ids_missing"]
+    assert codes(report) == ["ids_missing", "no_stacks"]
     assert report["coverage"]["kernels_unassigned"] == 1
 
 
@@ -384,7 +384,7 @@ def test_ids_that_are_zero_everywhere_are_noted_and_withhold_nothing() -> None:
     events += [kernel("k", 5 * US + i * 10 * US, 3 * US, of=0) for i in range(3)]
     report = to_report(events)
     assert report["coverage"]["idle_claimable"]
-    assert codes(report) == ["ids_missing"]
+    assert codes(report) == ["ids_missing", "no_stacks"]
     assert "constant_correlation" in [row["code"] for row in report["inputs"][0]["health"]]
 
 

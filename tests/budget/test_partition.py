@@ -313,7 +313,7 @@ def test_idle_under_a_sync_whose_work_was_not_recorded_is_unknown() -> None:
     _, budget = budget_of(to_store(events))
     assert budget.partition.parts["unknown", "truncated"].total_ns == 30 * MS
     assert budget.windows[1].exclusive_ns["unknown"] == 30 * MS + (1 * MS - 100 * US - 20)
-    assert [r.code for r in budget.coverage.reasons] == ["truncated_window"]
+    assert [r.code for r in budget.coverage.reasons] == ["truncated_window", "no_stacks"]
     assert budget.coverage.idle_claimable
 
 

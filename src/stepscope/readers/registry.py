@@ -150,11 +150,12 @@ def _read(path: Path, on_progress: Callable[[int], None] | None) -> Sequence[Eve
 
 
 def _refuse_several_exports(source: str, stores: list[EventStore]) -> None:
-    """An Nsight export holds all processes of its capture, so two exports are two captures."""
-    exports = sorted({Path(store.origin.path).name for store in stores if store.origin.reader == nsys.NAME})
-    if len(exports) > 1:
+    """An Nsight export holds all processes of its capture: two are two captures, unless each process has a rank."""
+    own = [store for store in stores if store.origin.reader == nsys.NAME]
+    exports = sorted({Path(store.origin.path).name for store in own})
+    if len(exports) > 1 and any(store.rank is None for store in own):
         raise AmbiguousInput(
-            f"{source}: holds {len(exports)} Nsight exports, each a capture of its own",
+            f"{source}: holds {len(exports)} Nsight exports whose ranks are unknown: they may be different captures",
             tuple(exports),
             "Pass one of them; `stepscope compare A B` sets two against each other",
         )
