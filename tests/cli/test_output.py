@@ -90,7 +90,9 @@ def test_ctrl_c_while_reading_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_real_signal_is_one_line(tmp_path: Path) -> None:
     program = (
-        "import time, stepscope.cli.options as options\n"
+        "import signal, time, stepscope.cli.options as options\n"
+        # a shell's background jobs ignore the signal, and so would their children
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from stepscope.cli.main import main\n"
         "def wait(*_, **__):\n    print('reading', flush=True)\n    time.sleep(60)\n"
         "options.open_trace = wait\n"

@@ -175,3 +175,14 @@ def test_progress_is_told_in_bytes_of_the_file(tmp_path: Path) -> None:
     seen: list[int] = []
     open_trace(tmp_path, on_progress=seen.append)
     assert sum(seen) == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+def test_an_ascend_timeline_is_known_by_its_times_and_is_no_kineto_trace(tmp_path: Path) -> None:
+    named = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "Ascend Hardware"}}
+    worked = {"ph": "X", "name": "aten::empty", "pid": 3, "tid": 3, "ts": "1736405443863674.400", "dur": 162.66}
+    put(tmp_path, trace_view__json=json.dumps([worked] * 1000 + [named]).encode())
+    assert choose_reader(tmp_path / "trace_view.json").NAME == "ascend"
+    numbers = json.dumps([worked | {"ts": 1.5}] * 1000 + [named]).encode()
+    put(tmp_path, other__json=numbers)
+    with pytest.raises(UnreadableTrace, match="Pass the profile's directory"):
+        open_trace(tmp_path / "other.json")

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 NAME = "ascend"
 _HEAD_BYTES = 1 << 16
+# torch_npu writes times as text in an array of events, and its hardware lanes long after the host's
+_QUOTED_TIME = re.compile(rb'"ts": ?"\d+\.\d{3}"')
 _LANES = (b'"Ascend Hardware"', b'"Overlap Analysis"', b'"CANN"', b'"cat": "async_npu"', b'"Enqueue"')
 # a table's start and the timeline's are roundings of one counter, to 0.001 us
 _ROUNDING_NS = (0, 1, -1, 2, -2)
@@ -50,9 +52,10 @@ _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 def sniff(head: bytes) -> bool:
-    """Whether the first bytes of a text are those of a table of kernels, or of a timeline with a hardware lane."""
+    """Whether the first bytes of a text are those of a table of kernels, or of a timeline of Ascend's tools."""
     return is_task_table(head.decode("utf-8", errors="replace")) or (
-        head.lstrip().startswith(b"[") and any(mark in head for mark in _LANES)
+        head.lstrip().startswith(b"[")
+        and (_QUOTED_TIME.search(head) is not None or any(mark in head for mark in _LANES))
     )
 
 

@@ -106,6 +106,7 @@ class Columns:
     names: _Interner[str] = field(default_factory=_Interner)
     threads: _Interner[tuple[object, object]] = field(default_factory=_Interner)
     labels: dict[tuple[object, object], str] = field(default_factory=dict)
+    processes: set[str] = field(default_factory=set)
     kinds: _Kinds = field(default_factory=_Kinds)
     unknown: Counter[str] = field(default_factory=Counter)
     ranges: list[tuple[int, int, int, int, int]] = field(default_factory=list)
@@ -154,8 +155,12 @@ class Columns:
             self.ranges.append((int(at[0]), int(phases[i]), kind, self.names[event.name], thread))
         for i in np.flatnonzero(phases == _META).tolist():
             event = events[i]
-            if event.name == "thread_name" and event.args is not None and event.args.name:
+            if event.args is None or not event.args.name:
+                continue
+            if event.name == "thread_name":
                 self.labels[event.pid, event.tid] = event.args.name
+            elif event.name == "process_name":
+                self.processes.add(event.args.name)
 
     def _count_unknown(self, events: list[Event] | list[ExactEvent], kind: Int8) -> None:
         for i in np.flatnonzero(kind == OTHER).tolist():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.errors import UnreadableTrace
 from stepscope.readers.inflate import read_blocks
 from stepscope.readers.kineto.columns import FAR_NS, Columns, as_tracks, missing
 from stepscope.readers.kineto.text import Document
@@ -20,11 +21,12 @@ from stepscope.store.health import HealthLog
 from stepscope.store.schema import LAST_DEVICE_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from stepscope.store.events import Mask
 
 NAME = "kineto"
+_ASCEND_PROCESS = "Ascend Hardware"
 _YEAR_NS = 366 * 24 * 3600 * 10**9
 # an object, or an array of objects (an INI file starts with a bracket too)
 _FIRST = re.compile(rb"^(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*(?:[{\],\"]|\Z))")
@@ -39,7 +41,7 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
     """Read one file.
 
     Raises:
-        UnreadableTrace: it is empty or holds no list of events.
+        UnreadableTrace: it is empty, holds no list of events, or is the timeline view of an Ascend profile.
         AmbiguousInput: it holds several documents.
     """
     health = HealthLog()
@@ -49,6 +51,7 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
         for batch in document.batches(read_blocks(path, health, on_progress)):
             columns.add(batch)
             del batch  # see Document.batches
+        _refuse_ascend(path, columns.processes)
         events, tracks = columns.to_events(), columns.to_tracks()
     counts = EventCounts(intact=document.intact, recovered=document.recovered, lost=document.lost)
     if not counts.present:
@@ -64,6 +67,16 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
     return EventStore(
         origin=origin, events=parts.events, names=parts.names, tracks=parts.tracks, counts=counts, health=health.rows()
     )
+
+
+def _refuse_ascend(path: Path, processes: Collection[str]) -> None:
+    """Its device work has no category that tells it from the host's: read so, the NPU would seem to do nothing."""
+    if _ASCEND_PROCESS in processes:
+        raise UnreadableTrace(
+            str(path),
+            "this is the timeline view of an Ascend profile (trace_view.json, msprof_*.json), one file of several",
+            "Pass the profile's directory (*_ascend_pt, or PROF_*)",
+        )
 
 
 @contextmanager
