@@ -38,6 +38,22 @@ def test_a_result_replaces_an_old_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("format_", ["json", "csv", "md"])
+@pytest.mark.parametrize(
+    "command",
+    [("compare", GLM, GLM), ("steps", GLM), ("explain", GLM), ("gemm", "64x64", "--m", "1,16")],
+    ids=["compare", "steps", "explain", "gemm"],
+)
+def test_the_ending_of_the_output_names_its_format_unless_one_is_given(
+    command: tuple[str | Path, ...], format_: str, tmp_path: Path
+) -> None:
+    target = tmp_path / f"result.{format_}"
+    done(*command, "-o", target)
+    assert target.read_text(encoding="utf-8") == done(*command, "-f", format_)
+    done(*command, "-o", target, "-f", "text")
+    assert target.read_text(encoding="utf-8") == done(*command, "-f", "text")
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "Ctrl-C"])
 @pytest.mark.parametrize("has_old", [False, True], ids=["new", "old one there"])
 @pytest.mark.parametrize("command", [TABLE, REPORT], ids=["parquet", "json"])

@@ -42,7 +42,20 @@ class Format(StrEnum):
     md = "md"
 
 
-ReportFormat = Annotated[Format, typer.Option("--format", "-f", help="How to write it.")]
+FORMAT_HELP = "How to write it; without it, as --output ends, else text"
+
+
+def as_output_ends(context: typer.Context, value: StrEnum) -> StrEnum:
+    """The format that --output's ending names, where --format is not given and the command has that format."""
+    output: Path | None = context.params.get("output")  # what was given is read before what was not
+    source = context.get_parameter_source("format_")
+    if output is None or source is None or source.name != "DEFAULT":
+        return value
+    ending = output.suffix.lstrip(".").lower()
+    return type(value)(ending) if ending in set(type(value)) else value
+
+
+ReportFormat = Annotated[Format, typer.Option("--format", "-f", help=FORMAT_HELP, callback=as_output_ends)]
 
 
 Device = Annotated[

@@ -21,6 +21,7 @@ from stepscope.cli.join import (
 )
 from stepscope.cli.join_view import evidence_sections
 from stepscope.cli.options import (
+    FORMAT_HELP,
     CatalogFiles,
     Device,
     Format,
@@ -28,6 +29,7 @@ from stepscope.cli.options import (
     Output,
     ReportFormat,
     TracePath,
+    as_output_ends,
     read_account,
     write_result,
 )
@@ -61,8 +63,7 @@ class ExplainFormat(StrEnum):
 
 
 ExplainFormatOption = Annotated[
-    ExplainFormat | None,
-    typer.Option("--format", "-f", help="How to write it; without it, as --output ends, else text."),
+    ExplainFormat, typer.Option("--format", "-f", help=FORMAT_HELP, callback=as_output_ends)
 ]
 Charts = Annotated[Path | None, typer.Option("--charts", help="Write each chart as PNG and SVG into this folder.")]
 Tables = Annotated[Path | None, typer.Option("--tables", help="Write each table as CSV and Parquet into this folder.")]
@@ -70,7 +71,7 @@ Tables = Annotated[Path | None, typer.Option("--tables", help="Write each table 
 
 def explain(
     trace: TracePath,
-    format_: ExplainFormatOption = None,
+    format_: ExplainFormatOption = ExplainFormat.text,
     catalog: CatalogFiles = None,
     output: Output = None,
     lang: Language = "en",
@@ -96,23 +97,16 @@ def explain(
         write_charts(document, _folder(charts), translate)
     if tables is not None:
         _write_tables(account, _folder(tables))
-    chosen = format_ or _format_of(output)
-    if chosen is ExplainFormat.csv:
+    if format_ is ExplainFormat.csv:
         write_result(to_csv(budget_rows(account), _columns("budget")), output)
-    elif chosen is ExplainFormat.json:
+    elif format_ is ExplainFormat.json:
         write_result(to_json(document), output)
-    elif chosen is ExplainFormat.html:
+    elif format_ is ExplainFormat.html:
         write_result(render_html(document, translate), output)
     else:
         more = evidence_sections(joined, lambda message: translate(str(message))) if joined is not None else ()
-        to_view = to_markdown if chosen is ExplainFormat.md else to_text
+        to_view = to_markdown if format_ is ExplainFormat.md else to_text
         write_result(to_view(document, translate, more), output)
-
-
-def _format_of(output: Path | None) -> ExplainFormat:
-    """By the file's ending; a terminal, or an ending of none, gets text."""
-    ending = output.suffix.lstrip(".").lower() if output is not None else ""
-    return ExplainFormat(ending) if ending in set(ExplainFormat) else ExplainFormat.text
 
 
 def _folder(path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli.options import whole_file, write_result
+from stepscope.cli.options import FORMAT_HELP, as_output_ends, whole_file, write_result
 from stepscope.errors import BadInput
 from stepscope.report.text import to_table_text
 
@@ -29,7 +29,9 @@ class TableFormat(StrEnum):
     parquet = "parquet"
 
 
-TableFormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it (parquet needs -o).")]
+TableFormatOption = Annotated[
+    TableFormat, typer.Option("--format", "-f", help=f"{FORMAT_HELP} (parquet needs -o)", callback=as_output_ends)
+]
 
 
 def write_rows(
