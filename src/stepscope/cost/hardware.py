@@ -8,14 +8,13 @@ The ridge is flop_per_s over bytes_per_s: `ridge_peak` of advertised, `ridge_eff
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from stepscope.cost.shipped import parse_toml, read_shipped
 from stepscope.errors import BadInput
 
 Basis = Literal["advertised", "achieved"]
@@ -167,13 +166,7 @@ def load_hardware(name_or_path: str) -> Hardware:
 
 @cache
 def _shipped() -> dict[str, Hardware]:
-    folder = files("stepscope.cost").joinpath("hardware")
-    found = {}
-    for entry in folder.iterdir():
-        if entry.name.endswith(".toml"):
-            name = entry.name.removesuffix(".toml")
-            found[name] = parse_hardware(entry.read_text(encoding="utf-8"), name, entry.name)
-    return found
+    return read_shipped("hardware", parse_hardware)
 
 
 def parse_hardware(text: str, name: str, where: str) -> Hardware:
@@ -182,10 +175,7 @@ def parse_hardware(text: str, name: str, where: str) -> Hardware:
     Raises:
         BadInput: it breaks the format; the message says where.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{where}: not TOML ({error}).") from error
+    data = parse_toml(text, where)
     known = {"title", "maker", "coefficients", "is_borrowed", "notes", "advertised", "achieved"}
     unknown = sorted(set(data) - known)
     if unknown:

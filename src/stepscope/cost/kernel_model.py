@@ -7,11 +7,9 @@ that were held out when the form was fitted. Times are seconds; the forms are in
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +21,7 @@ from stepscope.cost.expert_model import ExpertWork, expert_seconds
 from stepscope.cost.gemm_model import Device, GemmWork, gemm_seconds
 from stepscope.cost.hardware import Hardware
 from stepscope.cost.least_squares import Band
+from stepscope.cost.shipped import parse_toml, read_shipped
 from stepscope.errors import BadInput
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -130,13 +129,7 @@ def load_coefficients(hardware: Hardware) -> CoefficientSet | None:
 
 @cache
 def _shipped() -> dict[str, CoefficientSet]:
-    folder = files("stepscope.cost").joinpath("coefficients")
-    found = {}
-    for entry in folder.iterdir():
-        if entry.name.endswith(".toml"):
-            name = entry.name.removesuffix(".toml")
-            found[name] = parse_coefficients(entry.read_text(encoding="utf-8"), name, entry.name)
-    return found
+    return read_shipped("coefficients", parse_coefficients)
 
 
 def parse_coefficients(text: str, name: str, where: str) -> CoefficientSet:
@@ -145,10 +138,7 @@ def parse_coefficients(text: str, name: str, where: str) -> CoefficientSet:
     Raises:
         BadInput: it breaks the format.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{where}: not TOML ({error}).") from error
+    data = parse_toml(text, where)
     models = {}
     for form in FORMS:
         for kernel, entry in data.get(form, {}).items():
