@@ -48,10 +48,10 @@ def core(
     )
 
 
-def kv_write(context: LayerContext, written: Amount) -> Operator:
-    """The new rows on their way into the cache."""
+def kv_write(context: LayerContext, written: Amount, *, name: str = "kv_write") -> Operator:
+    """The new rows on their way into the cache, the indexer's under a name of their own."""
     return context.operator(
-        name="kv_write",
+        name=name,
         role="kv",
         kind="elementwise",
         traffic=Traffic(kv_written=per_rank(written, context.deployment.plan.cp)),

@@ -36,7 +36,7 @@ def dsa_cores(context: LayerContext, attention: LatentAttention) -> list[Operato
             found += _index(context, attention.indexer, phase, scored, ratio=1, row_bytes=row.index)
         found += absorbed(context, attention, phase, scored)
     if attention.indexer is not None:
-        found.append(_index_write(context, context.rows.num_tokens * row.index))
+        found.append(kv_write(context, context.rows.num_tokens * row.index, name="index_write"))
     return [*found, kv_write(context, context.rows.num_tokens * row.kv)]
 
 
@@ -89,16 +89,6 @@ def _index(
     return [scores, choice]
 
 
-def _index_write(context: LayerContext, written: Amount) -> Operator:
-    return context.operator(
-        name="index_write",
-        role="kv",
-        kind="elementwise",
-        traffic=Traffic(kv_written=per_rank(written, context.deployment.plan.cp)),
-        dtypes=Dtypes(kv=context.deployment.kv),
-    )
-
-
 def v4_cores(context: LayerContext, attention: CompressedAttention) -> list[Operator]:
     """Compressor state, indexer, core and KV writes of a V4 layer."""
     row, rows = cache_row(attention, context.deployment.kv), context.rows
@@ -116,7 +106,7 @@ def v4_cores(context: LayerContext, attention: CompressedAttention) -> list[Oper
                 found += _index(context, attention.indexer, phase, scored, ratio=attention.ratio, row_bytes=row.index)
         found.append(_v4_core(context, attention, phase, part))
     if attention.indexer is not None:
-        found.append(_index_write(context, windows * row.index))
+        found.append(kv_write(context, windows * row.index, name="index_write"))
     return [*found, kv_write(context, (rows.num_tokens + windows) * row.kv)]
 
 
