@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import Request, Segment
-from stepscope.simulate.scheduler import LiveRequest, Scheduler, SchedulerRules, StepPlan
+from stepscope.simulate.scheduler import Scheduler, SchedulerRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

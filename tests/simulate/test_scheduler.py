@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from stepscope.batch import BatchShape
 from stepscope.errors import BadInput
+from stepscope.simulate.policy import StepPlan
 from stepscope.simulate.request import Request, Segment
-from stepscope.simulate.scheduler import Scheduler, SchedulerRules, StepPlan
+from stepscope.simulate.scheduler import Scheduler, SchedulerRules
 from tests.simulate.random_load import Load, Step, random_load, run_schedule
 
 GOLDEN = json.loads((Path(__file__).parent / "schedules.json").read_text(encoding="utf-8"))

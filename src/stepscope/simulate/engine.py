@@ -2,7 +2,7 @@
 
 Synchronous: schedule, run, deliver, and the host's work between steps adds to each. Async: as the engine's core does,
 the next step is scheduled while one is in flight, so the host's work hides behind it and a request waits up to one step
-longer to get in. Times are seconds, float64. Events are ordered by (time_s, priority, sequence): follow-ups before
+longer to get in. The clock counts ticks (`clock`). Events are ordered by (time, priority, sequence): follow-ups before
 arrivals of the same time, each in the order of the workload. Stretches of equal decode steps need no scheduling
 (`stretch`); with `is_exact` every step is scheduled, to the same result.
 """
@@ -13,18 +13,20 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf, isfinite
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.latency import RequestTimes
-from stepscope.simulate.scheduler import LiveRequest, Scheduler, SchedulerRules, StepPlan
+from stepscope.simulate.clock import to_seconds, to_ticks
+from stepscope.simulate.scheduler import Scheduler
+from stepscope.simulate.step_time import StepTime
 from stepscope.simulate.stretch import find_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from stepscope.batch import BatchShape
+    from stepscope.simulate.policy import LiveRequest, Rules, StepPlan
     from stepscope.simulate.request import Request
 
     CostFunction: TypeAlias = Callable[[BatchShape], float]
@@ -50,8 +52,7 @@ class Options:
     is_exact: bool = False
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.host_s) and self.host_s >= 0):
-            raise BadInput(f"host_s is {self.host_s}: give 0 or more seconds.")
+        to_ticks(self.host_s, "host_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,7 @@ class Simulation:
     end_s: float
 
 
-def check_workload(requests: Sequence[Request], rules: SchedulerRules) -> None:
+def check_workload(requests: Sequence[Request], rules: Rules) -> None:
     """Whether every request can run and every turn follows one that ends.
 
     Raises:
@@ -114,7 +115,7 @@ def check_workload(requests: Sequence[Request], rules: SchedulerRules) -> None:
 
 
 def simulate(
-    requests: Iterable[Request], rules: SchedulerRules, cost: CostFunction, options: Options | None = None
+    requests: Iterable[Request], rules: Rules, cost: CostFunction, options: Options | None = None
 ) -> Simulation:
     """Run a workload to its end. `cost` gives the seconds of a step's shape.
 
@@ -132,55 +133,56 @@ class _Arrivals:
     """Requests that have not come yet, by time; those that follow another one come into it when that one ends."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        self._events: list[tuple[float, int, int]] = []
+        self._events: list[tuple[int, int, int]] = []
         self._requests = requests
         self._followers: dict[str, list[int]] = {}
         for sequence, request in enumerate(requests):
             if request.after is None:
-                self._events.append((request.arrival_s, _ARRIVES, sequence))
+                self._events.append((to_ticks(request.arrival_s), _ARRIVES, sequence))
             else:
                 self._followers.setdefault(request.after, []).append(sequence)
         heapq.heapify(self._events)
 
     @property
-    def next_s(self) -> float:
-        """When the next one comes; infinity where none is known to."""
-        return self._events[0][0] if self._events else inf
+    def next(self) -> int | None:
+        """When the next one comes; None where none is known to."""
+        return self._events[0][0] if self._events else None
 
-    def take(self) -> tuple[float, Request]:
-        """The next one and when it came."""
-        time_s, _, sequence = heapq.heappop(self._events)
-        return time_s, self._requests[sequence]
+    def take(self, now: int) -> tuple[int, Request] | None:
+        """The next one that has come by now, and when; None where there is none."""
+        if not self._events or self._events[0][0] > now:
+            return None
+        time, _, sequence = heapq.heappop(self._events)
+        return time, self._requests[sequence]
 
-    def release(self, request_id: str, end_s: float) -> None:
+    def release(self, request_id: str, end: int) -> None:
         """A request ended: set the time of those that follow it."""
         for sequence in self._followers.pop(request_id, ()):
-            heapq.heappush(self._events, (end_s + self._requests[sequence].arrival_s, _FOLLOWS, sequence))
+            heapq.heappush(self._events, (end + to_ticks(self._requests[sequence].arrival_s), _FOLLOWS, sequence))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
     """When a request came and put out tokens."""
 
-    arrival_s: float
-    first_token_s: float | None = None
-    outputs_s: list[float] = field(default_factory=list)
+    arrival: int
+    first_token: int | None = None
+    outputs: list[int] = field(default_factory=list)
 
 
 class _Engine:
-    """Clock and scheduler of one simulation."""
+    """Clock and scheduler of one simulation; times are ticks."""
 
-    def __init__(
-        self, requests: Sequence[Request], rules: SchedulerRules, cost: CostFunction, options: Options
-    ) -> None:
-        self.scheduler = Scheduler(rules)
+    def __init__(self, requests: Sequence[Request], rules: Rules, cost: CostFunction, options: Options) -> None:
+        self.scheduler = rules.build()
         self.arrivals = _Arrivals(requests)
         self.cost = cost
         self.options = options
+        self.host = to_ticks(options.host_s)
         self.depth = 2 if rules.async_scheduling else 1
-        self.now_s = 0.0
-        self.free_s = 0.0  # when the device has done what it was given
-        self.in_flight: deque[tuple[StepPlan, float]] = deque()
+        self.now = 0
+        self.free = 0  # when the device has done what it was given
+        self.in_flight: deque[tuple[StepPlan, int]] = deque()
         self.progress: dict[LiveRequest, _Progress] = {}
         self.done: dict[str, SimulatedRequest] = {}
         self.steps: list[SimulatedStep] = []
@@ -189,9 +191,8 @@ class _Engine:
     def run(self) -> None:
         """Until nothing is left to come, to run or in flight."""
         while True:
-            while self.arrivals.next_s <= self.now_s:
-                arrival_s, request = self.arrivals.take()
-                self.progress[self.scheduler.add(request)] = _Progress(arrival_s=arrival_s)
+            while (arrived := self.arrivals.take(self.now)) is not None:
+                self.progress[self.scheduler.add(arrived[1])] = _Progress(arrival=arrived[0])
             if self.scheduler.has_work:
                 if not self.options.is_exact and self._skip():
                     continue
@@ -200,47 +201,55 @@ class _Engine:
                 if len(self.in_flight) < self.depth and (plan.rows or self.scheduler.has_work):
                     continue
             elif not self.in_flight:
-                if self.arrivals.next_s == inf:
+                coming = self.arrivals.next
+                if coming is None:
                     return
-                self.now_s = self.arrivals.next_s
+                self.now = coming
                 continue
-            plan, end_s = self.in_flight.popleft()
-            self.now_s = max(self.now_s, end_s)
+            plan, end = self.in_flight.popleft()
+            self.now = max(self.now, end)
             self._deliver(plan)
-            is_busy = plan.rows or plan.preempted or self.scheduler.running or any(p.rows for p, _ in self.in_flight)
-            if self.scheduler.waiting and not is_busy:
-                raise InvariantBroken(f"{len(self.scheduler.waiting)} requests wait and none is admitted")
+            is_busy = (
+                plan.rows or plan.preempted or self.scheduler.num_running or any(p.rows for p, _ in self.in_flight)
+            )
+            if self.scheduler.num_waiting and not is_busy:
+                raise InvariantBroken(f"{self.scheduler.num_waiting} requests wait and none is admitted")
 
-    def _start(self, plan: StepPlan) -> float:
+    def _start(self, plan: StepPlan) -> int:
         """Give a step to the device; when it ends."""
         if not plan.rows:
-            return self.now_s
+            return self.now
         shape = plan.to_shape(with_rows=self.options.steps == "rows")
-        start_s = max(self.now_s + self.options.host_s, self.free_s)
-        self.free_s = start_s + self._seconds(shape)
-        self._keep(shape, start_s, plan)
-        return self.free_s
+        self._advance(shape, plan)
+        return self.free
 
-    def _seconds(self, shape: BatchShape) -> float:
-        seconds = self.cost(shape)
-        if not (isfinite(seconds) and seconds >= 0):
-            raise BadInput(f"the cost function gives {seconds} s for {shape}: it must give 0 or more seconds.")
-        return seconds
-
-    def _keep(self, shape: BatchShape, start_s: float, plan: StepPlan | None) -> None:
+    def _advance(self, shape: BatchShape, plan: StepPlan | None) -> None:
+        start = max(self.now + self.host, self.free)
+        self.free = start + self._ticks(shape)
         self.num_steps += 1
         self.num_tokens += shape.num_scheduled_tokens or 0
         if self.options.steps != "none":
             self.steps.append(
                 SimulatedStep(
-                    start_s=start_s,
-                    end_s=self.free_s,
+                    start_s=to_seconds(start),
+                    end_s=to_seconds(self.free),
                     shape=shape,
-                    num_free_blocks=self.scheduler.cache.num_free,
-                    num_waiting=len(self.scheduler.waiting),
+                    num_free_blocks=self.scheduler.num_free_blocks,
+                    num_waiting=self.scheduler.num_waiting,
                     num_preempted=len(plan.preempted) if plan else 0,
                 )
             )
+
+    def _ticks(self, shape: BatchShape) -> int:
+        if isinstance(self.cost, StepTime):
+            return self.cost.ticks(shape)
+        seconds = self.cost(shape)
+        try:
+            return to_ticks(seconds)
+        except BadInput as error:
+            raise BadInput(
+                f"the cost function gives {seconds} s for {shape}: it must give 0 or more seconds."
+            ) from error
 
     def _deliver(self, plan: StepPlan) -> None:
         ended = self.scheduler.update(plan)
@@ -251,21 +260,21 @@ class _Engine:
             progress = self.progress.get(live)
             if progress is None:
                 continue  # it ended before, and this step was one too many
-            if progress.first_token_s is None:
-                progress.first_token_s = self.now_s
+            if progress.first_token is None:
+                progress.first_token = self.now
             if with_gaps:
-                progress.outputs_s.append(self.now_s)
+                progress.outputs.append(self.now)
         for live in ended:
             self._end(live, self.progress.pop(live))
 
     def _end(self, live: LiveRequest, progress: _Progress) -> None:
-        outputs = progress.outputs_s
+        outputs = progress.outputs
         times = RequestTimes(
-            arrival_s=progress.arrival_s,
-            first_token_s=progress.first_token_s,
-            last_token_s=self.now_s,
+            arrival_s=to_seconds(progress.arrival),
+            first_token_s=None if progress.first_token is None else to_seconds(progress.first_token),
+            last_token_s=to_seconds(self.now),
             output_len=live.output_len,
-            gaps_s=tuple(after - before for before, after in pairwise(outputs)) if outputs else None,
+            gaps_s=tuple(to_seconds(after - before) for before, after in pairwise(outputs)) if outputs else None,
         )
         request = live.request
         self.done[request.request_id] = SimulatedRequest(
@@ -275,32 +284,30 @@ class _Engine:
             num_preemptions=live.num_preemptions,
             times=times,
         )
-        self.arrivals.release(request.request_id, self.now_s)
+        self.arrivals.release(request.request_id, self.now)
 
     def _skip(self) -> bool:
         """Run a stretch of equal decode steps without scheduling each; False where there is none."""
         if self.options.steps == "rows" or len(self.in_flight) != self.depth - 1:
             return False
-        plan, pending_s = self.in_flight[0] if self.in_flight else (None, self.now_s)
-        stretch = find_stretch(self.scheduler, plan)
+        plan, pending = self.in_flight[0] if self.in_flight else (None, self.now)
+        stretch = find_stretch(self.scheduler, plan) if isinstance(self.scheduler, Scheduler) else None
         if stretch is None:
             return False
-        ends_s: list[float] = []
-        while stretch.has_next and self.arrivals.next_s > self.now_s:
-            shape = stretch.advance()
-            start_s = max(self.now_s + self.options.host_s, self.free_s)
-            self.free_s = start_s + self._seconds(shape)
-            self._keep(shape, start_s, None)
-            pending_s, end_s = (self.free_s, pending_s) if plan else (pending_s, self.free_s)
-            self.now_s = max(self.now_s, end_s)
-            ends_s.append(self.now_s)
+        ends: list[int] = []
+        coming = self.arrivals.next
+        while stretch.has_next and (coming is None or coming > self.now):
+            self._advance(stretch.advance(), None)
+            pending, end = (self.free, pending) if plan else (pending, self.free)
+            self.now = max(self.now, end)
+            ends.append(self.now)
         last = stretch.close()
         if plan:
-            self.in_flight[0] = (last, pending_s)
+            self.in_flight[0] = (last, pending)
         if self.options.with_gaps:
-            for live in self.scheduler.running:
-                self.progress[live].outputs_s += ends_s
-        return bool(ends_s)
+            for row in last.rows:
+                self.progress[row[0]].outputs += ends
+        return bool(ends)
 
     def result(self, requests: Sequence[Request]) -> Simulation:
         """What is kept; every request has ended."""
@@ -311,5 +318,5 @@ class _Engine:
             steps=tuple(self.steps),
             num_steps=self.num_steps,
             num_scheduled_tokens=self.num_tokens,
-            end_s=self.now_s,
+            end_s=to_seconds(self.now),
         )

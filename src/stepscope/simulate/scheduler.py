@@ -9,13 +9,13 @@ placeholder stands for each of them.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from stepscope.batch import BatchShape, PhaseSums, Row
 from stepscope.chunks import chunk_len
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.kv_cache import KvCache
+from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import block_keys
 
 if TYPE_CHECKING:
@@ -79,74 +79,9 @@ class SchedulerRules:
                 f"{self.num_blocks - 1}: it can never run. Give num_blocks {needed + 1} or more, or shorten it."
             )
 
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class LiveRequest:
-    """A request in the scheduler. Known tokens: prompt and delivered outputs; `placeholders` count those on the way."""
-
-    request: Request
-    place: int  # in the order in which requests came
-    num_known: int
-    num_computed: int = 0
-    placeholders: int = 0
-    prefill_end: int = 0  # tokens known at admission: computing below it is prefill
-    prefix_hit_tokens: int = 0  # at its latest admission
-    first_hit_tokens: int | None = None  # at its first
-    num_preemptions: int = 0
-    num_entered: int = 0  # blocks of the table that are findable
-    is_running: bool = False
-    is_finished: bool = False
-    table: list[int] = field(default_factory=list)
-    keys: list[int] | None = None
-
-    @property
-    def output_len(self) -> int:
-        """Tokens put out so far."""
-        return self.num_known - self.request.prompt_len
-
-
-# (request, query_len, context_len, whether a token is sampled, how often the request had been preempted by then)
-PlannedRow: TypeAlias = tuple[LiveRequest, int, int, bool, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    """One scheduled step: rows in scheduling order, and who lost its blocks for it."""
-
-    rows: list[PlannedRow] = field(default_factory=list)
-    preempted: list[LiveRequest] = field(default_factory=list)
-
-    def to_shape(self, *, with_rows: bool = True) -> BatchShape:
-        """The BatchShape; without rows only its sums, which is quicker. Valid until the plan is updated."""
-        if with_rows:
-            return BatchShape.from_rows(tuple(_row(planned) for planned in self.rows))
-        prefill, decode = [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]
-        for live, query, context, _, _ in self.rows:
-            sums = prefill if context < live.prefill_end else decode
-            kv = context + query
-            sums[0] += 1
-            sums[1] += query
-            sums[2] += kv
-            sums[3] += query * query
-            sums[4] += query * kv
-        return BatchShape.from_sums(_sums(prefill), _sums(decode))
-
-
-def _row(planned: PlannedRow) -> Row:
-    live, query, context, _, _ = planned
-    return Row(
-        query_len=query,
-        context_len=context,
-        phase="prefill" if context < live.prefill_end else "decode",
-        request_id=live.request.request_id,
-        prefix_hit_tokens=live.prefix_hit_tokens,
-    )
-
-
-def _sums(sums: list[int]) -> PhaseSums:
-    return PhaseSums(
-        num_requests=sums[0], query_sum=sums[1], kv_sum=sums[2], query_sq_sum=sums[3], query_kv_sum=sums[4]
-    )
+    def build(self) -> Scheduler:
+        """A new scheduler that follows these rules."""
+        return Scheduler(self)
 
 
 class Scheduler:
@@ -165,6 +100,21 @@ class Scheduler:
     def has_work(self) -> bool:
         """Requests are in it, or some ended and the workers have not been told, which takes one more (empty) step."""
         return bool(self.running or self.waiting or self._has_news)
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a seat."""
+        return len(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for one."""
+        return len(self.waiting)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no request uses."""
+        return self.cache.num_free
 
     def add(self, request: Request) -> LiveRequest:
         """Queue a request.

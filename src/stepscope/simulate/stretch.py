@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.batch import NO_ROWS, BatchShape, PhaseSums
-from stepscope.simulate.scheduler import LiveRequest, StepPlan
+from stepscope.simulate.policy import StepPlan
 
 if TYPE_CHECKING:
+    from stepscope.simulate.policy import LiveRequest
     from stepscope.simulate.scheduler import Scheduler
 
 SHORTEST = 4  # steps below which looking costs more than it saves

@@ -1,0 +1,130 @@
+"""StepTime: what one engine step takes, in whole ticks, as tables and straight lines that a simulator can jump along.
+
+ticks(shape) = by_tokens[T] + decode(B, Σk) + prefill(P, Σq, Σk, Σqk). T: scheduled tokens, padded as the engine pads.
+decode: at fixed B a piecewise straight line in Σk, so a stretch of equal decode steps adds up in closed form, exactly.
+prefill: one straight term for each sum. Every number is an integer number of ticks: `clock` says why.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from stepscope.errors import BadInput
+from stepscope.simulate.clock import to_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.batch import BatchShape, PhaseSums
+
+# of one B, in order: (Σk at which the piece starts, ticks there, ticks per further token of Σk)
+DecodeLine: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTicks:
+    """Ticks that prefill rows add beyond their tokens: per step that has any, per row, and per unit of each sum."""
+
+    step: int = 0
+    row: int = 0
+    query: int = 0
+    kv: int = 0
+    query_kv: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeGrid:
+    """Decode attention at B rows of mean kv_len k, bilinear between grid points and straight on beyond the last.
+
+    `rows` and `kv_lens` ascend, `rows` from 1 and `kv_lens` from 0 or 1 on; `ticks[i][j]` is the whole step's at
+    rows[i] and kv_lens[j].
+    """
+
+    rows: tuple[int, ...]
+    kv_lens: tuple[int, ...]
+    ticks: tuple[tuple[int, ...], ...]
+
+    def line(self, num_rows: int) -> DecodeLine:
+        """The line of one B; its pieces begin at B x each kv_len."""
+        values = [_between(self.rows, [row[j] for row in self.ticks], num_rows) for j in range(len(self.kv_lens))]
+        pieces: list[tuple[int, int, int]] = []
+        ticks = round(values[0])
+        for j, kv_len in enumerate(self.kv_lens):
+            start = num_rows * kv_len
+            if j + 1 < len(self.kv_lens):
+                run = num_rows * (self.kv_lens[j + 1] - kv_len)
+                slope = round((values[j + 1] - values[j]) / run)
+            else:
+                run, slope = 0, pieces[-1][2] if pieces else 0
+            pieces.append((start, ticks, slope))
+            ticks += slope * run  # the next piece begins where this one ends, to the tick
+        return tuple(pieces)
+
+
+def _between(grid: Sequence[int], values: Sequence[int], at: int) -> float:
+    if len(grid) == 1:
+        return float(values[0])
+    right = min(max(bisect_right(grid, at), 1), len(grid) - 1)
+    low, high = grid[right - 1], grid[right]
+    return values[right - 1] + (values[right] - values[right - 1]) * (at - low) / (high - low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Ticks of a step. `by_tokens[T]` reaches to the largest step that the rules allow; [0] is a step without rows.
+
+    Lines of `decode` are made when a B is first asked for.
+    """
+
+    by_tokens: tuple[int, ...]
+    decode: DecodeGrid | None = None
+    prefill: PrefillTicks = PrefillTicks()
+    _lines: dict[int, DecodeLine] = field(default_factory=dict, compare=False, repr=False)
+
+    def decode_line(self, num_rows: int) -> DecodeLine:
+        """Of `num_rows` decode rows, over their Σk."""
+        line = self._lines.get(num_rows)
+        if line is None:
+            line = ((0, 0, 0),) if self.decode is None else self.decode.line(num_rows)
+            self._lines[num_rows] = line
+        return line
+
+    def ticks(self, shape: BatchShape) -> int:
+        """Of one step.
+
+        Raises:
+            BadInput: more tokens than the table holds, or sums that are not known.
+        """
+        tokens = shape.num_scheduled_tokens
+        if tokens is None or tokens >= len(self.by_tokens):
+            raise BadInput(f"a step of {tokens} tokens has no time: the table ends at {len(self.by_tokens) - 1}.")
+        return self.by_tokens[tokens] + self._decode(shape.decode) + self._prefill(shape.prefill)
+
+    def __call__(self, shape: BatchShape) -> float:
+        """Seconds of one step."""
+        return to_seconds(self.ticks(shape))
+
+    def _decode(self, sums: PhaseSums) -> int:
+        if not sums.num_requests:
+            return 0
+        assert sums.kv_sum is not None
+        line = self.decode_line(sums.num_requests)
+        piece = line[max(bisect_right(line, (sums.kv_sum, 1 << 62, 0)) - 1, 0)]
+        return piece[1] + piece[2] * (sums.kv_sum - piece[0])
+
+    def _prefill(self, sums: PhaseSums) -> int:
+        if not sums.num_requests:
+            return 0
+        assert sums.query_sum is not None
+        assert sums.kv_sum is not None
+        assert sums.query_kv_sum is not None
+        per = self.prefill
+        return (
+            per.step
+            + per.row * sums.num_requests
+            + per.query * sums.query_sum
+            + per.kv * sums.kv_sum
+            + per.query_kv * sums.query_kv_sum
+        )
