@@ -9,6 +9,7 @@ from pricing the very shape, on random shapes that no table entry was made from.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import exp, log
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -256,4 +257,4 @@ def _random_shape(rng: Random, reach: Reach) -> BatchShape:
 
 
 def _log_uniform(rng: Random, most: int) -> int:
-    return max(min(round(float(most) ** rng.random()), most), 1)
+    return max(min(round(exp(rng.random() * log(most))), most), 1)
