@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, serve
+from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, retime, serve
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -34,6 +34,7 @@ app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)
 app.command("export")(compare.export)
+app.command("retime")(retime.retime)
 app.command("serve")(serve.serve)
 app.command("metrics")(join.metrics)
 app.command("chunks")(join.chunks)
