@@ -17,6 +17,7 @@ from stepscope.simulate.clock import to_ticks
 from stepscope.simulate.outcome import Outcome, StepSpan
 from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.simulation import Detail, Options, SimulatedRequest, SimulatedStep, Simulation
+from stepscope.simulate.stages import Pipeline, Stages, check_stages
 from stepscope.simulate.step_time import price
 from stepscope.simulate.stretch import find_stretch
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Detail", "Options", "SimulatedRequest", "SimulatedStep", "Simulation", "check_workload", "simulate"]
 
+ONE_STAGE = Stages()
+
 
 def simulate(
     requests: Iterable[Request], rules: Rules, cost: CostFunction, options: Options | None = None
@@ -41,24 +44,33 @@ def simulate(
     """
     asked = tuple(requests)
     check_workload(asked, rules)
-    engine = _Engine(asked, rules, cost, options or Options())
+    engine = Engine(asked, rules, cost, options or Options())
     engine.run()
-    return engine.outcome.result(asked, engine.now)
+    return engine.result()
 
 
-class _Engine:
-    """Clock and scheduler of one simulation; times are ticks."""
+class Engine:
+    """Clock, scheduler and device of one simulation; times are ticks. More than one stage is a pipeline."""
 
-    def __init__(self, requests: Sequence[Request], rules: Rules, cost: CostFunction, options: Options) -> None:
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        rules: Rules,
+        cost: CostFunction,
+        options: Options,
+        stages: Stages = ONE_STAGE,
+    ) -> None:
+        check_stages(rules, len(stages.shares))
+        self.requests = requests
         self.scheduler = rules.build()
         self.arrivals = Arrivals(requests)
         self.outcome = Outcome(options)
         self.cost = cost
         self.options = options
         self.host = to_ticks(options.host_s)
-        self.depth = 2 if rules.async_scheduling else 1
+        self.depth = len(stages.shares) + (1 if rules.async_scheduling else 0)
+        self.device = Pipeline(stages)
         self.now = 0
-        self.free = 0  # when the device has done what it was given
         self.in_flight: deque[tuple[StepPlan, int]] = deque()
 
     def run(self) -> None:
@@ -88,21 +100,24 @@ class _Engine:
             if self.scheduler.num_waiting and not is_busy:
                 raise InvariantBroken(f"{self.scheduler.num_waiting} requests wait and none is admitted")
 
+    def result(self) -> Simulation:
+        """What is kept of a run that has ended."""
+        return self.outcome.result(self.requests, self.now, self.device.times())
+
     def _start(self, plan: StepPlan) -> int:
         """Give a step to the device; when it ends."""
         if not plan.rows:
             return self.now
-        self._advance(plan.to_shape(with_rows=self.options.steps == "rows"), plan)
-        return self.free
+        return self._advance(plan.to_shape(with_rows=self.options.steps == "rows"), plan)
 
-    def _advance(self, shape: BatchShape, plan: StepPlan | None) -> None:
-        start = max(self.now + self.host, self.free)
-        self.free = start + price(self.cost, shape)
+    def _advance(self, shape: BatchShape, plan: StepPlan | None) -> int:
+        start, end = self.device.run(self.now + self.host, price(self.cost, shape))
         self.outcome.num_steps += 1
         self.outcome.num_tokens += shape.num_scheduled_tokens or 0
         if self.options.steps != "none":
-            span = StepSpan(start=start, end=self.free)
+            span = StepSpan(start=start, end=end)
             self.outcome.add_step(shape, span, self.scheduler, len(plan.preempted) if plan else 0)
+        return end
 
     def _deliver(self, plan: StepPlan) -> None:
         ended = self.scheduler.update(plan)
@@ -122,8 +137,9 @@ class _Engine:
         ends: list[int] = []
         coming = self.arrivals.next
         while stretch.has_next and (coming is None or coming > self.now):
-            self._advance(stretch.advance(), None)
-            pending, end = (self.free, pending) if plan else (pending, self.free)
+            end = self._advance(stretch.advance(), None)
+            if plan:
+                pending, end = end, pending
             self.now = max(self.now, end)
             ends.append(self.now)
         last = stretch.close()

@@ -20,6 +20,7 @@ from stepscope.simulate.clock import to_ticks
 from stepscope.simulate.outcome import Outcome, StepSpan
 from stepscope.simulate.policy import StepPlan
 from stepscope.simulate.simulation import Options
+from stepscope.simulate.stages import check_stages
 from stepscope.simulate.step_time import checked_ticks, price
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def simulate_ranks(
     asked = tuple(requests)
     if num_ranks < 1:
         raise BadInput(f"{num_ranks} ranks: a group has at least one.")
+    check_stages(rules, 1)
     check_workload(asked, rules)
     group_cost = cost if isinstance(cost, GroupCost) else SlowestRank(cost)
     balancer = (router or RoundRobin()).start(num_ranks)
@@ -105,7 +107,7 @@ class _Rank:
     now: int = 0
     num_inside: int = 0
     num_blocks: int = 0
-    in_flight: deque[tuple[StepPlan, int]] = field(default_factory=deque)
+    in_flight: deque[tuple[StepPlan | None, int]] = field(default_factory=deque)  # None: a dummy
     queue: deque[tuple[int, Request]] = field(default_factory=deque)  # sent to it, by arrival, and not seen yet
 
     def __post_init__(self) -> None:
@@ -116,7 +118,10 @@ class _Rank:
         """It has requests, or the result of a row is on the way."""
         policy = self.policy
         return bool(
-            self.queue or policy.num_running or policy.num_waiting or any(plan.rows for plan, _ in self.in_flight)
+            self.queue
+            or policy.num_running
+            or policy.num_waiting
+            or any(plan and plan.rows for plan, _ in self.in_flight)
         )
 
     def load(self) -> RankLoad:
@@ -130,16 +135,16 @@ class _Rank:
             num_inside=self.num_inside,
         )
 
-    def schedule(self, outcome: Outcome, rank: int) -> StepPlan:
-        """Its share of the next step, with the requests that have come by its own time."""
+    def schedule(self, outcome: Outcome, rank: int) -> StepPlan | None:
+        """Its share of the next step, with the requests that have come by its own time; None where it has none."""
         while self.queue and self.queue[0][0] <= self.now:
             arrival, request = self.queue.popleft()
             outcome.arrive(self.policy.add(request), arrival, rank)
-        return self.policy.schedule() if self.policy.has_work else StepPlan()
+        return self.policy.schedule() if self.policy.has_work else None
 
     def check_admission(self, plan: StepPlan) -> None:
         """Somebody must move where somebody waits."""
-        is_busy = plan.rows or plan.preempted or any(other.rows for other, _ in self.in_flight)
+        is_busy = plan.rows or plan.preempted or any(other and other.rows for other, _ in self.in_flight)
         if self.policy.num_waiting and not (is_busy or self.policy.num_running):
             raise InvariantBroken(f"{self.policy.num_waiting} requests wait and none is admitted")
 
@@ -186,11 +191,11 @@ class _Group:
     def _step(self, cost: GroupCost) -> None:
         """One step of all ranks; a single rank without a row takes no time, several run dummies."""
         plans = [rank.schedule(self.outcome, index) for index, rank in enumerate(self.ranks)]
-        if not any(plan.rows for plan in plans) and len(plans) == 1:
+        if len(plans) == 1 and not (plans[0] and plans[0].rows):
             self.ranks[0].in_flight.append((plans[0], self.ranks[0].now))
             return
         with_rows = self.options.steps == "rows"
-        shapes = [plan.to_shape(with_rows=with_rows) if plan.rows else None for plan in plans]
+        shapes = [plan.to_shape(with_rows=with_rows) if plan and plan.rows else None for plan in plans]
         start = max(max(rank.now for rank in self.ranks) + self.host, self.free)
         self.free = end = start + cost.group_ticks(shapes)
         num_dummy = shapes.count(None)
@@ -200,7 +205,7 @@ class _Group:
             self.outcome.num_steps += 1
         for index, (rank, plan, shape) in enumerate(zip(self.ranks, plans, shapes, strict=True)):
             rank.in_flight.append((plan, end))
-            if shape is None:
+            if plan is None or shape is None:
                 continue
             self.outcome.num_tokens += shape.num_scheduled_tokens or 0
             if self.options.steps != "none":
@@ -213,6 +218,8 @@ class _Group:
             return
         plan, end = rank.in_flight.popleft()
         rank.now = max(rank.now, end)
+        if plan is None:
+            return
         if plan.rows:
             self.end = max(self.end, rank.now)
         ended = rank.policy.update(plan)
@@ -236,6 +243,9 @@ class _Group:
         """All ranks are idle: none is ahead of the others, dummies in flight have no result, and workers hear news."""
         now = max(time, *(rank.now for rank in self.ranks))
         for rank in self.ranks:
+            for plan, _ in rank.in_flight:
+                if plan is not None:
+                    rank.policy.update(plan)
             rank.in_flight.clear()
             rank.now = now
             if rank.policy.has_work:

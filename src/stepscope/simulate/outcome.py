@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.batch import BatchShape
     from stepscope.simulate.policy import LiveRequest, Policy, StepPlan
     from stepscope.simulate.request import Request
-    from stepscope.simulate.simulation import Options
+    from stepscope.simulate.simulation import Options, StageTime
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Outcome:
         self.done[request.request_id] = ended
         return ended
 
-    def result(self, requests: Sequence[Request], now: int) -> Simulation:
+    def result(self, requests: Sequence[Request], now: int, stages: tuple[StageTime, ...] = ()) -> Simulation:
         """What is kept; every request has ended."""
         if len(self.done) != len(requests):
             raise InvariantBroken(f"{len(self.done)} requests ended of {len(requests)}")
@@ -117,4 +117,5 @@ class Outcome:
             num_scheduled_tokens=self.num_tokens,
             end_s=to_seconds(now),
             num_dummy_steps=self.num_dummy_steps,
+            stages=stages,
         )

@@ -29,6 +29,8 @@ class LiveRequest:
     first_hit_tokens: int | None = None  # at its first
     num_preemptions: int = 0
     num_entered: int = 0  # blocks of the table that are findable
+    num_stale: int = 0  # steps in flight with a row of it that were scheduled before it was preempted
+    next_decode_step: int = 0  # before this step of the scheduler it takes no further token
     is_running: bool = False
     is_finished: bool = False
     table: list[int] = field(default_factory=list)

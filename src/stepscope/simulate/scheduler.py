@@ -1,9 +1,10 @@
 """Scheduler: which tokens of which requests run in the next engine step, by the rules of vLLM's V1 scheduler.
 
 Held against vLLM 0.32's Scheduler and AsyncScheduler step for step (docs/simulate.md). First come, first served; one
-group of full attention; no drafts, no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers
-what a step sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a
-placeholder stands for each of them.
+group of full attention; no drafts, no LoRA. `schedule` advances the requests at once, `update` delivers what a step
+sampled, in the order of the steps. In async scheduling the next step is scheduled before the tokens of the one in
+flight are known: a placeholder stands for each of them; in a pipeline a request then decodes in every
+pipeline_parallel_size-th step.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class SchedulerRules:
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -49,6 +51,7 @@ class SchedulerRules:
             ("num_blocks", 2),
             ("block_size", 1),
             ("long_prefill_token_threshold", 0),
+            ("pipeline_parallel_size", 1),
         ):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}: give {least} or more.")
@@ -94,6 +97,10 @@ class Scheduler:
         self.waiting: deque[LiveRequest] = deque()
         self._watermark_blocks = int(rules.watermark * rules.num_blocks)
         self._num_added = 0
+        self._num_steps = 0
+        self._in_flight: deque[StepPlan] = deque()  # scheduled and not delivered; kept for pipelines alone
+        self._is_pipeline = rules.pipeline_parallel_size > 1
+        self._stagger = rules.pipeline_parallel_size if rules.async_scheduling else 1
         self._has_news = False
 
     @property
@@ -131,18 +138,25 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step: running requests first, then waiting ones, unless somebody had to be preempted."""
         self._has_news = False
+        self._num_steps += 1
         plan = StepPlan()
         is_alone = len(self.running) + len(self.waiting) <= 1
         cap = 0 if is_alone else self.rules.long_prefill_token_threshold
         budget_left = self._schedule_running(plan, cap)
         if not plan.preempted:
             self._admit_waiting(plan, budget_left, cap)
+        if self._is_pipeline:
+            self._in_flight.append(plan)
         return plan
 
     def update(self, plan: StepPlan) -> list[LiveRequest]:
         """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
         ended: list[LiveRequest] = []
+        if self._is_pipeline:
+            self._in_flight.popleft()
         for live, _, _, is_sampled, num_preemptions in plan.rows:
+            if live.num_stale:
+                live.num_stale -= 1
             if live.is_finished or not is_sampled:
                 continue
             live.num_known += 1
@@ -191,6 +205,8 @@ class Scheduler:
             computed, coming = live.num_computed, live.placeholders
             if coming and computed + 2 - coming >= live.request.last_len:
                 continue  # its last token is on the way
+            if self._num_steps < live.next_decode_step:
+                continue
             query = live.num_known + coming - computed
             if query > 1:
                 query = chunk_len(query, budget_left=budget, cap=cap)
@@ -213,6 +229,7 @@ class Scheduler:
             self.cache.release(victim.table)
             victim.num_computed = victim.placeholders = victim.num_entered = 0
             victim.num_preemptions += 1
+            victim.num_stale = sum(any(row[0] is victim for row in step.rows) for step in self._in_flight)
             victim.is_running = False
             self.waiting.appendleft(victim)
             plan.preempted.append(victim)
@@ -221,16 +238,20 @@ class Scheduler:
         return True
 
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
-        """Rows for waiting requests, from the head, until one does not fit."""
+        """Rows for waiting requests, from the head, until one does not fit; stale ones let others pass."""
+        stale: list[LiveRequest] = []
         while budget and self.waiting and len(self.running) < self.rules.max_num_seqs:
             live = self.waiting[0]
+            if live.num_stale:
+                stale.append(self.waiting.popleft())
+                continue
             hits: list[int] = []
             if self.rules.enable_prefix_caching:
                 hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
             hit_tokens = len(hits) * self.rules.block_size
             query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
             if not self._has_room(live, hits, hit_tokens + query):
-                return
+                break
             self.running.append(self.waiting.popleft())
             self.cache.adopt(live.table, hits)
             self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
@@ -242,6 +263,7 @@ class Scheduler:
             live.is_running = True
             self._plan(live, query, plan)
             budget -= query
+        self.waiting.extendleft(reversed(stale))
 
     def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
@@ -260,6 +282,7 @@ class Scheduler:
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
         if is_sampled and self.rules.async_scheduling:
             live.placeholders += 1
+            live.next_decode_step = self._num_steps + self._stagger
 
     def _keys(self, live: LiveRequest) -> list[int]:
         if live.keys is None:

@@ -70,11 +70,24 @@ class SimulatedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """A pipeline's stage: how long it computed, of the time in which any step was in the pipeline."""
+
+    busy_s: float
+    filled_s: float
+
+    @property
+    def bubble_fraction(self) -> float | None:
+        """Share of that time in which it had nothing to compute; None where no step ran."""
+        return 1 - self.busy_s / self.filled_s if self.filled_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """The result: requests in the order of the workload, steps in order (none where none were kept).
 
     `num_steps` counts what ran together on several ranks once, and only where one of them had a row; a step in which
-    all ranks ran dummies is one of `num_dummy_steps`.
+    all ranks ran dummies is one of `num_dummy_steps`. `stages`: of a pipeline with more than one.
     """
 
     requests: tuple[SimulatedRequest, ...]
@@ -83,3 +96,4 @@ class Simulation:
     num_scheduled_tokens: int
     end_s: float
     num_dummy_steps: int = 0
+    stages: tuple[StageTime, ...] = ()
