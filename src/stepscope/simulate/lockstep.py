@@ -96,7 +96,7 @@ def simulate_ranks(
     balancer = (router or RoundRobin()).start(num_ranks)
     group = _Group(asked, [_Rank(rules.build()) for _ in range(num_ranks)], balancer, options or Options())
     group.run(group_cost, depth=2 if rules.async_scheduling else 1)
-    return group.outcome.result(asked, group.end)
+    return group.outcome.result(asked, group.outcome.end_of_run)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +160,6 @@ class _Group:
         self.outcome = Outcome(options)
         self.host = to_ticks(options.host_s)
         self.free = 0  # when the devices have done what they were given
-        self.end = 0  # of the last step that was delivered and had a row
         self.num_wave_steps = 0  # since the ranks woke; 0: they sleep
 
     def run(self, cost: GroupCost, depth: int) -> None:
@@ -221,7 +220,7 @@ class _Group:
         if plan is None:
             return
         if plan.rows:
-            self.end = max(self.end, rank.now)
+            self.outcome.end_of_run = max(self.outcome.end_of_run, rank.now)
         ended = rank.policy.update(plan)
         self.outcome.deliver(plan, rank.now)
         for live in ended:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.batch import BatchShape
     from stepscope.simulate.policy import LiveRequest, Policy, StepPlan
     from stepscope.simulate.request import Request
-    from stepscope.simulate.simulation import Options, StageTime
+    from stepscope.simulate.simulation import Handover, Options, StageTime
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +49,7 @@ class Outcome:
         self.done: dict[str, SimulatedRequest] = {}
         self.steps: list[SimulatedStep] = []
         self.num_steps = self.num_tokens = self.num_dummy_steps = 0
+        self.end_of_run = 0  # the latest end of a step that was delivered, where several engines have clocks
 
     def arrive(self, live: LiveRequest, arrival: int, rank: int = 0) -> None:
         """A request came to a rank."""
@@ -83,7 +84,15 @@ class Outcome:
             if with_gaps:
                 progress.outputs.append(now)
 
-    def end(self, live: LiveRequest, now: int) -> SimulatedRequest:
+    def move(self, live: LiveRequest, successor: LiveRequest, rank: int, *, is_first_kept: bool) -> None:
+        """A request goes on as another one, on another rank; its first token counts, or a later one will."""
+        progress = self.progress[successor] = self.progress.pop(live)
+        progress.rank = rank
+        if not is_first_kept:
+            progress.first_token = None
+            progress.outputs.clear()
+
+    def end(self, live: LiveRequest, now: int, handover: Handover | None = None) -> None:
         """A request ended with the tokens that were delivered now."""
         progress = self.progress.pop(live)
         outputs = progress.outputs
@@ -95,16 +104,15 @@ class Outcome:
             gaps_s=tuple(to_seconds(after - before) for before, after in pairwise(outputs)) if outputs else None,
         )
         request = live.request
-        ended = SimulatedRequest(
+        self.done[request.request_id] = SimulatedRequest(
             request_id=request.request_id,
             prompt_len=request.prompt_len,
             prefix_hit_tokens=live.first_hit_tokens or 0,
             num_preemptions=live.num_preemptions,
             times=times,
             rank=progress.rank,
+            handover=handover,
         )
-        self.done[request.request_id] = ended
-        return ended
 
     def result(self, requests: Sequence[Request], now: int, stages: tuple[StageTime, ...] = ()) -> Simulation:
         """What is kept; every request has ended."""

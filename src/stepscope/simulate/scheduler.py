@@ -17,6 +17,7 @@ from stepscope.chunks import chunk_len
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
+from stepscope.simulate.remote_kv import RemoteKv
 from stepscope.simulate.request import block_keys
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Scheduler:
         self.cache = KvCache(num_blocks=rules.num_blocks, block_size=rules.block_size)
         self.running: list[LiveRequest] = []
         self.waiting: deque[LiveRequest] = deque()
+        self.remote = RemoteKv()
         self._watermark_blocks = int(rules.watermark * rules.num_blocks)
         self._num_added = 0
         self._num_steps = 0
@@ -106,7 +108,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Requests are in it, or some ended and the workers have not been told, which takes one more (empty) step."""
-        return bool(self.running or self.waiting or self._has_news)
+        return bool(self.running or self.waiting or self.remote.loaded or self._has_news)
 
     @property
     def num_running(self) -> int:
@@ -140,6 +142,7 @@ class Scheduler:
         self._has_news = False
         self._num_steps += 1
         plan = StepPlan()
+        self.remote.admit(self.running, self.rules.max_num_seqs)
         is_alone = len(self.running) + len(self.waiting) <= 1
         cap = 0 if is_alone else self.rules.long_prefill_token_threshold
         budget_left = self._schedule_running(plan, cap)
@@ -165,8 +168,7 @@ class Scheduler:
             if live.is_running and self.rules.async_scheduling:
                 self.enter_full_blocks(live, live.num_computed - live.placeholders)
             if live.output_len >= live.request.output_len or live.num_known >= self.rules.max_model_len:
-                live.is_finished = True
-                self.cache.release(live.table)
+                self._finish(live)
                 ended.append(live)
         if ended:
             self._has_news = True
@@ -174,6 +176,28 @@ class Scheduler:
             if not all(live.is_running for live in ended):
                 self.waiting = deque(live for live in self.waiting if not live.is_finished)
         return ended
+
+    def add_remote(self, request: Request, num_outputs: int) -> LiveRequest:
+        """Queue a request whose prompt another engine has computed; it gets blocks, then its KV (StepPlan.loads).
+
+        Raises:
+            BadInput: it could never run.
+        """
+        live = self.add(request)
+        live.num_known += num_outputs
+        live.remote_tokens = live.prefill_end = request.prompt_len
+        return live
+
+    def receive(self, live: LiveRequest) -> None:
+        """The KV of a request is there. Without an output yet, its last token is computed again, to sample one."""
+        live.num_computed = min(live.remote_tokens, live.num_known - 1)
+        self.enter_full_blocks(live, live.remote_tokens)
+        self.remote.receive(live)
+
+    def send(self, live: LiveRequest) -> None:
+        """The KV of a request that ended here was sent: its blocks are free."""
+        self.remote.kept.remove(live)
+        self.cache.release(live.table)
 
     def enter_full_blocks(self, live: LiveRequest, tokens: int) -> None:
         """Make the full blocks of a running request's first `tokens` tokens findable."""
@@ -188,11 +212,13 @@ class Scheduler:
         Raises:
             InvariantBroken: one of them does not hold.
         """
-        self.cache.check([live.table for live in (*self.running, *self.waiting)])
-        for live in (*self.running, *self.waiting):
+        inside = (*self.running, *self.waiting, *self.remote.loading, *self.remote.loaded)
+        self.cache.check([live.table for live in (*inside, *self.remote.kept)])
+        for live in inside:
             if live.num_computed > live.num_known + live.placeholders:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
-            if len(live.table) != -(-live.num_computed // self.rules.block_size):
+            least = -(-live.num_computed // self.rules.block_size)
+            if len(live.table) not in (least, max(least, -(-live.remote_tokens // self.rules.block_size))):
                 raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
 
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
@@ -227,7 +253,7 @@ class Scheduler:
         while needed > self.cache.num_free:
             victim = self.running.pop()
             self.cache.release(victim.table)
-            victim.num_computed = victim.placeholders = victim.num_entered = 0
+            victim.num_computed = victim.placeholders = victim.num_entered = victim.remote_tokens = 0
             victim.num_preemptions += 1
             victim.num_stale = sum(any(row[0] is victim for row in step.rows) for step in self._in_flight)
             victim.is_running = False
@@ -250,11 +276,15 @@ class Scheduler:
                 hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
             hit_tokens = len(hits) * self.rules.block_size
             query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
-            if not self._has_room(live, hits, hit_tokens + query):
+            end = live.remote_tokens or hit_tokens + query
+            if not self._has_room(live, hits, end):
                 break
+            if live.remote_tokens:
+                self._fetch(self.waiting.popleft(), hits, plan)
+                continue
             self.running.append(self.waiting.popleft())
             self.cache.adopt(live.table, hits)
-            self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
+            self.cache.take(live.table, -(-end // self.rules.block_size) - len(hits))
             live.num_computed = live.prefix_hit_tokens = hit_tokens
             if live.first_hit_tokens is None:
                 live.first_hit_tokens = hit_tokens
@@ -265,12 +295,26 @@ class Scheduler:
             budget -= query
         self.waiting.extendleft(reversed(stale))
 
+    def _fetch(self, live: LiveRequest, hits: list[int], plan: StepPlan) -> None:
+        """Give a request whose KV is elsewhere all its blocks; what this cache holds already is not sent again."""
+        self.cache.adopt(live.table, hits)
+        self.cache.take(live.table, -(-live.remote_tokens // self.rules.block_size) - len(hits))
+        live.num_entered = len(hits)
+        live.prefix_hit_tokens = len(hits) * self.rules.block_size
+        self.remote.loading.append(live)
+        plan.loads.append(live)
+
     def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
         spare = self._watermark_blocks if self.running else 0
         asked = max(tokens, live.num_known) if self.rules.scheduler_reserve_full_isl else tokens
         needed = -(-asked // self.rules.block_size) - len(hits)
         return needed + self.cache.num_idle(hits) + spare <= self.cache.num_free
+
+    def _finish(self, live: LiveRequest) -> None:
+        live.is_finished = True
+        if not self.remote.keep(live):
+            self.cache.release(live.table)
 
     def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
         """Add a row and advance the request; full blocks of known tokens become findable before the step runs."""

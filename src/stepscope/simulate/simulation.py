@@ -58,8 +58,22 @@ class SimulatedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A request's way from prefill to decode: `wait_s` from its prompt's end until its KV began to be sent."""
+
+    prefill_rank: int
+    decode_rank: int
+    wait_s: float
+    transfer_s: float
+    num_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """One request that has ended. `prefix_hit_tokens` is of its first admission, `rank` the one that ended it."""
+    """One request that has ended. `prefix_hit_tokens` is of its first admission, `rank` the one that ended it.
+
+    `handover`: where it was decoded on another engine than its prompt.
+    """
 
     request_id: str
     prompt_len: int
@@ -67,6 +81,7 @@ class SimulatedRequest:
     num_preemptions: int
     times: RequestTimes
     rank: int = 0
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
