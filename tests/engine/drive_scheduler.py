@@ -54,6 +54,7 @@ def make_scheduler(rules: dict[str, Any], model: str) -> tuple[Any, Any]:
     rules = dict(rules)
     blocks, size = rules.pop("num_blocks"), rules.pop("block_size")
     caching, is_async = rules.pop("enable_prefix_caching"), rules.pop("async_scheduling")
+    stages = rules.pop("pipeline_parallel_size")
     limit = rules["max_model_len"]
     config = VllmConfig(
         model_config=ModelConfig(
@@ -70,6 +71,7 @@ def make_scheduler(rules: dict[str, Any], model: str) -> tuple[Any, Any]:
     assert config.cache_config.block_size == size
     assert config.cache_config.enable_prefix_caching == caching
     config.cache_config.num_gpu_blocks = blocks
+    config.parallel_config.pipeline_parallel_size = stages  # set afterwards: no device is there to be counted
     spec = FullAttentionSpec(block_size=size, num_kv_heads=4, head_size=16, dtype=torch.float32)
     scheduler = (AsyncScheduler if is_async else Scheduler)(
         vllm_config=config,
@@ -83,6 +85,7 @@ def make_scheduler(rules: dict[str, Any], model: str) -> tuple[Any, Any]:
         hash_block_size=size,
         log_stats=False,
     )
+    scheduler.use_v2_model_runner = stages > 1 and is_async  # a GPU's default, and what makes decodes take turns
     hash_of = get_hash_fn_by_name("sha256")
     init_none_hash(hash_of)
     return scheduler, get_request_block_hasher(size, hash_of) if caching else None
@@ -108,12 +111,12 @@ def make_request(told: dict[str, Any], hasher: Any) -> tuple[Any, list[int]]:
 
 
 class Driven:
-    """One workload in the loop of the engine's core; async keeps one step in flight."""
+    """One workload in the loop of the engine's core; as many steps in flight as stages; async, one more."""
 
     def __init__(self, load: dict[str, Any], model: str) -> None:
         self.scheduler, hasher = make_scheduler(load["rules"], model)
         self.pool = self.scheduler.kv_cache_manager.block_pool
-        self.depth = 2 if load["rules"]["async_scheduling"] else 1
+        self.depth = load["rules"]["pipeline_parallel_size"] + load["rules"]["async_scheduling"]
         made = [make_request(told, hasher) for told in load["requests"]]
         self.todo = deque(request for request, _ in made)
         self.outputs = {request.request_id: tokens for request, tokens in made}

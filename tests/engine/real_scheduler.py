@@ -18,18 +18,24 @@ from tests.simulate.random_load import Load, random_load
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "simulate" / "schedules.json"
 SEEDS = {
-    False: (0, 40, 44, 53, 72),
-    True: (9, 40, 44, 53, 56),
-}  # by async; small, with preemptions, hits, stops, limits
+    (False, 1): (0, 40, 44, 53, 72),
+    (True, 1): (9, 40, 44, 53, 56),
+    (False, 2): (40, 53),
+    (True, 2): (40, 53),
+    (False, 4): (44,),
+    (True, 4): (44,),
+}  # by async and stages; small, with preemptions, hits, stops, limits
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def golden_loads() -> list[tuple[int, bool, Load]]:
-    return [
-        (seed, is_async, random_load(seed, is_async=is_async, is_small=True))
-        for is_async, seeds in SEEDS.items()
+def golden_loads() -> list[tuple[dict[str, Any], Load]]:
+    """What each was drawn by, and the workload."""
+    drawn: list[dict[str, Any]] = [
+        {"seed": seed, "is_async": is_async, "num_stages": num_stages}
+        for (is_async, num_stages), seeds in SEEDS.items()
         for seed in seeds
     ]
+    return [(each, random_load(**each, is_small=True)) for each in drawn]
 
 
 def real_schedules(loads: list[Load], *, python: Path, folder: Path, num_deep: int = 0) -> list[dict[str, Any]]:
@@ -50,10 +56,10 @@ def real_schedules(loads: list[Load], *, python: Path, folder: Path, num_deep: i
 def write_golden(python: Path) -> None:
     loads = golden_loads()
     with TemporaryDirectory() as folder:
-        found = real_schedules([load for _, _, load in loads], python=python, folder=Path(folder))
+        found = real_schedules([load for _, load in loads], python=python, folder=Path(folder))
     lines = [
-        json.dumps({"seed": seed, "is_async": is_async, "steps": each["steps"]}, separators=(",", ":"))
-        for (seed, is_async, _), each in zip(loads, found, strict=True)
+        json.dumps({**drawn, "steps": each["steps"]}, separators=(",", ":"))
+        for (drawn, _), each in zip(loads, found, strict=True)
     ]
     GOLDEN.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 

@@ -1,5 +1,7 @@
 """Our scheduler against the engine's own, step for step, on 300 seeded random workloads each, synchronous and async.
 
+Pipelines of 2 and 4 stages on 60 each, the schedules alone: as many steps in flight as stages, async one more.
+
 Only the engine's scheduler classes are driven, no model runs. Skipped unless STEPSCOPE_ENGINE_PYTHON names the
 interpreter of an environment made by examples/install_engine.sh; `make check-engine` does both.
 """
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from stepscope.simulate.scheduler import Scheduler
 
 PYTHON = os.environ.get("STEPSCOPE_ENGINE_PYTHON")
-NUM_LOADS, NUM_DEEP = 300, 60
+NUM_LOADS, NUM_DEEP, NUM_STAGED = 300, 60, 60
+STAGED = [(num_stages, is_async) for num_stages in (2, 4) for is_async in (False, True)]
 
 pytestmark = [
     pytest.mark.engine,
@@ -40,20 +43,26 @@ def loads_of(*, is_async: bool) -> list[Load]:
     return [random_load(seed, is_async=is_async) for seed in range(NUM_LOADS)]
 
 
+def staged_loads(num_stages: int, *, is_async: bool) -> list[Load]:
+    return [random_load(seed, is_async=is_async, num_stages=num_stages) for seed in range(NUM_STAGED)]
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Schedules]:
     """The engine's own schedules, of one process: it takes longer to start than to schedule."""
     deep = [each[:NUM_DEEP] for each in (loads_of(is_async=False), loads_of(is_async=True))]
     rest = [each[NUM_DEEP:] for each in (loads_of(is_async=False), loads_of(is_async=True))]
-    golden = [load for _, _, load in golden_loads()]
+    golden = [load for _, load in golden_loads()]
+    staged = [load for count, is_async in STAGED for load in staged_loads(count, is_async=is_async)]
     folder = tmp_path_factory.mktemp("schedules")
-    loads = [*deep[0], *deep[1], *rest[0], *rest[1], *golden]
+    loads = [*deep[0], *deep[1], *rest[0], *rest[1], *golden, *staged]
     found = real_schedules(loads, python=python(), folder=folder, num_deep=2 * NUM_DEEP)
     deep_async, first, second = NUM_DEEP * 2, NUM_LOADS + NUM_DEEP, NUM_LOADS * 2
     return {
         "synchronous": found[:NUM_DEEP] + found[deep_async:first],
         "async": found[NUM_DEEP:deep_async] + found[first:second],
-        "golden": found[second:],
+        "golden": found[second : second + len(golden)],
+        "staged": found[second + len(golden) :],
     }
 
 
@@ -73,6 +82,13 @@ def test_same_schedule_as_the_engines_scheduler(mode: str, real: dict[str, Sched
     steps = [step for each in real[mode] for step in each["steps"]]
     assert sum(len(step[1]) for step in steps) > 500  # preemptions: the workloads are hard enough
     assert len(steps) > 50_000
+
+
+def test_same_pipelined_schedule_as_the_engines_scheduler(real: dict[str, Schedules]) -> None:
+    loads = [load for count, is_async in STAGED for load in staged_loads(count, is_async=is_async)]
+    pairs = list(zip(loads, real["staged"], strict=True))
+    assert [place for place, (load, theirs) in enumerate(pairs) if run_schedule(load) != theirs["steps"]] == []
+    assert sum(len(step[1]) for _, theirs in pairs for step in theirs["steps"]) > 500
 
 
 def test_golden_schedules_are_the_engines(real: dict[str, Schedules]) -> None:

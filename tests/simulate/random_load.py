@@ -108,7 +108,7 @@ def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list
     return made
 
 
-def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
+def random_load(seed: int, *, is_async: bool, is_small: bool = False, num_stages: int = 1) -> Load:
     """The workload of a seed; small ones for what is kept in a file."""
     draw = Draw(seed)
     budget = draw.of([16, 64] if is_small else [16, 64, 512, 2048, 8192])
@@ -134,14 +134,15 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         watermark=draw.of([0.0, 0.0, 0.05, 0.2]),
         scheduler_reserve_full_isl=draw.is_below(0.8),
         async_scheduling=is_async,
+        pipeline_parallel_size=num_stages,
     )
     return Load(rules=rules, requests=tuple(requests))
 
 
 def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None = None) -> list[Step]:
-    """A row per schedule call, in the loop of the engine's core: async keeps one step in flight."""
+    """A row per schedule call, in the loop of the engine's core: as many steps in flight as stages; async, one more."""
     scheduler = Scheduler(load.rules)
-    depth = 2 if load.rules.async_scheduling else 1
+    depth = load.rules.pipeline_parallel_size + load.rules.async_scheduling
     todo, in_flight = deque(load.requests), deque[StepPlan]()
     steps: list[Step] = []
     while todo or scheduler.running or scheduler.waiting or in_flight:

@@ -29,6 +29,9 @@ class LiveRequest:
     first_hit_tokens: int | None = None  # at its first
     num_preemptions: int = 0
     num_entered: int = 0  # blocks of the table that are findable
+    num_stale: int = 0  # steps in flight with a row of it that were scheduled before it was preempted
+    next_decode_step: int = 0  # before this step of the scheduler it takes no further token
+    remote_tokens: int = 0  # its first tokens, whose KV another engine has computed and sends
     is_running: bool = False
     is_finished: bool = False
     table: list[int] = field(default_factory=list)
@@ -46,10 +49,11 @@ PlannedRow: TypeAlias = tuple[LiveRequest, int, int, bool, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One scheduled step: rows in scheduling order, and who lost its blocks for it."""
+    """One scheduled step: rows in scheduling order, who lost its blocks for it, and whose KV can now be fetched."""
 
     rows: list[PlannedRow] = field(default_factory=list)
     preempted: list[LiveRequest] = field(default_factory=list)
+    loads: list[LiveRequest] = field(default_factory=list)
 
     def to_shape(self, *, with_rows: bool = True) -> BatchShape:
         """The BatchShape; without rows only its sums, which is quicker. Valid until the plan is updated."""

@@ -1,9 +1,10 @@
 """Scheduler: which tokens of which requests run in the next engine step, by the rules of vLLM's V1 scheduler.
 
 Held against vLLM 0.32's Scheduler and AsyncScheduler step for step (docs/simulate.md). First come, first served; one
-group of full attention; no drafts, no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers
-what a step sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a
-placeholder stands for each of them.
+group of full attention; no drafts, no LoRA. `schedule` advances the requests at once, `update` delivers what a step
+sampled, in the order of the steps. In async scheduling the next step is scheduled before the tokens of the one in
+flight are known: a placeholder stands for each of them; in a pipeline a request then decodes in every
+pipeline_parallel_size-th step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from stepscope.chunks import chunk_len
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
+from stepscope.simulate.remote_kv import RemoteKv
 from stepscope.simulate.request import block_keys
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class SchedulerRules:
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -49,6 +52,7 @@ class SchedulerRules:
             ("num_blocks", 2),
             ("block_size", 1),
             ("long_prefill_token_threshold", 0),
+            ("pipeline_parallel_size", 1),
         ):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}: give {least} or more.")
@@ -92,14 +96,19 @@ class Scheduler:
         self.cache = KvCache(num_blocks=rules.num_blocks, block_size=rules.block_size)
         self.running: list[LiveRequest] = []
         self.waiting: deque[LiveRequest] = deque()
+        self.remote = RemoteKv()
         self._watermark_blocks = int(rules.watermark * rules.num_blocks)
         self._num_added = 0
+        self._num_steps = 0
+        self._in_flight: deque[StepPlan] = deque()  # scheduled and not delivered; kept for pipelines alone
+        self._is_pipeline = rules.pipeline_parallel_size > 1
+        self._stagger = rules.pipeline_parallel_size if rules.async_scheduling else 1
         self._has_news = False
 
     @property
     def has_work(self) -> bool:
         """Requests are in it, or some ended and the workers have not been told, which takes one more (empty) step."""
-        return bool(self.running or self.waiting or self._has_news)
+        return bool(self.running or self.waiting or self.remote.loaded or self._has_news)
 
     @property
     def num_running(self) -> int:
@@ -131,18 +140,26 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step: running requests first, then waiting ones, unless somebody had to be preempted."""
         self._has_news = False
+        self._num_steps += 1
         plan = StepPlan()
+        self.remote.admit(self.running, self.rules.max_num_seqs)
         is_alone = len(self.running) + len(self.waiting) <= 1
         cap = 0 if is_alone else self.rules.long_prefill_token_threshold
         budget_left = self._schedule_running(plan, cap)
         if not plan.preempted:
             self._admit_waiting(plan, budget_left, cap)
+        if self._is_pipeline:
+            self._in_flight.append(plan)
         return plan
 
     def update(self, plan: StepPlan) -> list[LiveRequest]:
         """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
         ended: list[LiveRequest] = []
+        if self._is_pipeline:
+            self._in_flight.popleft()
         for live, _, _, is_sampled, num_preemptions in plan.rows:
+            if live.num_stale:
+                live.num_stale -= 1
             if live.is_finished or not is_sampled:
                 continue
             live.num_known += 1
@@ -151,8 +168,7 @@ class Scheduler:
             if live.is_running and self.rules.async_scheduling:
                 self.enter_full_blocks(live, live.num_computed - live.placeholders)
             if live.output_len >= live.request.output_len or live.num_known >= self.rules.max_model_len:
-                live.is_finished = True
-                self.cache.release(live.table)
+                self._finish(live)
                 ended.append(live)
         if ended:
             self._has_news = True
@@ -160,6 +176,28 @@ class Scheduler:
             if not all(live.is_running for live in ended):
                 self.waiting = deque(live for live in self.waiting if not live.is_finished)
         return ended
+
+    def add_remote(self, request: Request, num_outputs: int) -> LiveRequest:
+        """Queue a request whose prompt another engine has computed; it gets blocks, then its KV (StepPlan.loads).
+
+        Raises:
+            BadInput: it could never run.
+        """
+        live = self.add(request)
+        live.num_known += num_outputs
+        live.remote_tokens = live.prefill_end = request.prompt_len
+        return live
+
+    def receive(self, live: LiveRequest) -> None:
+        """The KV of a request is there. Without an output yet, its last token is computed again, to sample one."""
+        live.num_computed = min(live.remote_tokens, live.num_known - 1)
+        self.enter_full_blocks(live, live.remote_tokens)
+        self.remote.receive(live)
+
+    def send(self, live: LiveRequest) -> None:
+        """The KV of a request that ended here was sent: its blocks are free."""
+        self.remote.kept.remove(live)
+        self.cache.release(live.table)
 
     def enter_full_blocks(self, live: LiveRequest, tokens: int) -> None:
         """Make the full blocks of a running request's first `tokens` tokens findable."""
@@ -174,11 +212,13 @@ class Scheduler:
         Raises:
             InvariantBroken: one of them does not hold.
         """
-        self.cache.check([live.table for live in (*self.running, *self.waiting)])
-        for live in (*self.running, *self.waiting):
+        inside = (*self.running, *self.waiting, *self.remote.loading, *self.remote.loaded)
+        self.cache.check([live.table for live in (*inside, *self.remote.kept)])
+        for live in inside:
             if live.num_computed > live.num_known + live.placeholders:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
-            if len(live.table) != -(-live.num_computed // self.rules.block_size):
+            least = -(-live.num_computed // self.rules.block_size)
+            if len(live.table) not in (least, max(least, -(-live.remote_tokens // self.rules.block_size))):
                 raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
 
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
@@ -191,6 +231,8 @@ class Scheduler:
             computed, coming = live.num_computed, live.placeholders
             if coming and computed + 2 - coming >= live.request.last_len:
                 continue  # its last token is on the way
+            if self._num_steps < live.next_decode_step:
+                continue
             query = live.num_known + coming - computed
             if query > 1:
                 query = chunk_len(query, budget_left=budget, cap=cap)
@@ -211,8 +253,9 @@ class Scheduler:
         while needed > self.cache.num_free:
             victim = self.running.pop()
             self.cache.release(victim.table)
-            victim.num_computed = victim.placeholders = victim.num_entered = 0
+            victim.num_computed = victim.placeholders = victim.num_entered = victim.remote_tokens = 0
             victim.num_preemptions += 1
+            victim.num_stale = sum(any(row[0] is victim for row in step.rows) for step in self._in_flight)
             victim.is_running = False
             self.waiting.appendleft(victim)
             plan.preempted.append(victim)
@@ -221,19 +264,27 @@ class Scheduler:
         return True
 
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
-        """Rows for waiting requests, from the head, until one does not fit."""
+        """Rows for waiting requests, from the head, until one does not fit; stale ones let others pass."""
+        stale: list[LiveRequest] = []
         while budget and self.waiting and len(self.running) < self.rules.max_num_seqs:
             live = self.waiting[0]
+            if live.num_stale:
+                stale.append(self.waiting.popleft())
+                continue
             hits: list[int] = []
             if self.rules.enable_prefix_caching:
                 hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
             hit_tokens = len(hits) * self.rules.block_size
             query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
-            if not self._has_room(live, hits, hit_tokens + query):
-                return
+            end = live.remote_tokens or hit_tokens + query
+            if not self._has_room(live, hits, end):
+                break
+            if live.remote_tokens:
+                self._fetch(self.waiting.popleft(), hits, plan)
+                continue
             self.running.append(self.waiting.popleft())
             self.cache.adopt(live.table, hits)
-            self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
+            self.cache.take(live.table, -(-end // self.rules.block_size) - len(hits))
             live.num_computed = live.prefix_hit_tokens = hit_tokens
             if live.first_hit_tokens is None:
                 live.first_hit_tokens = hit_tokens
@@ -242,6 +293,16 @@ class Scheduler:
             live.is_running = True
             self._plan(live, query, plan)
             budget -= query
+        self.waiting.extendleft(reversed(stale))
+
+    def _fetch(self, live: LiveRequest, hits: list[int], plan: StepPlan) -> None:
+        """Give a request whose KV is elsewhere all its blocks; what this cache holds already is not sent again."""
+        self.cache.adopt(live.table, hits)
+        self.cache.take(live.table, -(-live.remote_tokens // self.rules.block_size) - len(hits))
+        live.num_entered = len(hits)
+        live.prefix_hit_tokens = len(hits) * self.rules.block_size
+        self.remote.loading.append(live)
+        plan.loads.append(live)
 
     def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
@@ -249,6 +310,11 @@ class Scheduler:
         asked = max(tokens, live.num_known) if self.rules.scheduler_reserve_full_isl else tokens
         needed = -(-asked // self.rules.block_size) - len(hits)
         return needed + self.cache.num_idle(hits) + spare <= self.cache.num_free
+
+    def _finish(self, live: LiveRequest) -> None:
+        live.is_finished = True
+        if not self.remote.keep(live):
+            self.cache.release(live.table)
 
     def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
         """Add a row and advance the request; full blocks of known tokens become findable before the step runs."""
@@ -260,6 +326,7 @@ class Scheduler:
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
         if is_sampled and self.rules.async_scheduling:
             live.placeholders += 1
+            live.next_decode_step = self._num_steps + self._stagger
 
     def _keys(self, live: LiveRequest) -> list[int]:
         if live.keys is None:
