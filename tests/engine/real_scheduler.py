@@ -39,12 +39,24 @@ def real_schedules(loads: list[Load], *, python: Path, folder: Path, num_deep: i
         for place, load in enumerate(loads):
             requests = [asdict(request) for request in load.requests]
             line = {"rules": asdict(load.rules), "requests": requests, "is_deep": place < num_deep}
+            line["accepted"] = accepted_drafts(load)
             out.write(json.dumps(line) + "\n")
     script = Path(__file__).with_name("drive_scheduler.py")
     command = [str(python), str(script), str(asked), str(told)]
     done = subprocess.run(command, env={**os.environ, **QUIET}, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def accepted_drafts(load: Load) -> dict[str, list[int]]:
+    """Of each request how many drafts it accepts after each number of outputs."""
+    acceptance, count = load.rules.drafts.acceptance, load.rules.num_speculative_tokens
+    if acceptance is None:
+        return {}
+    return {
+        each.request_id: [acceptance.draw(each.request_id, place, count) for place in range(each.output_len)]
+        for each in load.requests
+    }
 
 
 def write_golden(python: Path) -> None:

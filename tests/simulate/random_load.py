@@ -7,13 +7,14 @@ request just fits" to twice the need. Integers are drawn by `random()` alone, wh
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scheduler import Scheduler, SchedulerRules
+from stepscope.simulate.speculation import Acceptance, Drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,6 +137,24 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         async_scheduling=is_async,
     )
     return Load(rules=rules, requests=tuple(requests))
+
+
+def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
+    """The workload of a seed with drafts, by a random method, and a cache that holds them too."""
+    load = random_load(seed, is_async=is_async, is_small=is_small)
+    draw = Draw(seed + 1_000_003)
+    count = draw.of([1, 1, 2, 3, 5, 8])
+    chances = [draw.up_to(0, 20) / 20 for _ in range(count)]
+    drafts = Drafts(
+        method=draw.of(["mtp", "eagle", "eagle3", "draft_model", "ngram", "dflash"]),
+        parallel_drafting=draw.is_below(0.2),
+        disable_eagle_block_drop=draw.is_below(0.2),
+        acceptance=Acceptance.from_chances(chances, seed=seed),
+    )
+    extra = load.rules.num_blocks - 1 - max(load.rules.num_blocks_needed(each) for each in load.requests)
+    rules = replace(load.rules, num_speculative_tokens=count, drafts=drafts)
+    needed = max(rules.num_blocks_needed(each) for each in load.requests)
+    return replace(load, rules=replace(rules, num_blocks=1 + needed + max(extra, 0)))
 
 
 def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None = None) -> list[Step]:

@@ -29,6 +29,7 @@ class LiveRequest:
     first_hit_tokens: int | None = None  # at its first
     num_preemptions: int = 0
     num_entered: int = 0  # blocks of the table that are findable
+    num_drafts: int = 0  # proposed for its next row
     is_running: bool = False
     is_finished: bool = False
     table: list[int] = field(default_factory=list)
@@ -46,10 +47,11 @@ PlannedRow: TypeAlias = tuple[LiveRequest, int, int, bool, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One scheduled step: rows in scheduling order, and who lost its blocks for it."""
+    """One scheduled step: rows in scheduling order, who lost its blocks for it, and how many drafts rows verify."""
 
     rows: list[PlannedRow] = field(default_factory=list)
     preempted: list[LiveRequest] = field(default_factory=list)
+    drafts: dict[LiveRequest, int] = field(default_factory=dict)
 
     def to_shape(self, *, with_rows: bool = True) -> BatchShape:
         """The BatchShape; without rows only its sums, which is quicker. Valid until the plan is updated."""

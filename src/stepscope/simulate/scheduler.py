@@ -1,9 +1,9 @@
 """Scheduler: which tokens of which requests run in the next engine step, by the rules of vLLM's V1 scheduler.
 
 Held against vLLM 0.32's Scheduler and AsyncScheduler step for step (docs/simulate.md). First come, first served; one
-group of full attention; no drafts, no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers
-what a step sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a
-placeholder stands for each of them.
+group of full attention; no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers what a step
+sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a placeholder
+stands for each of them. With drafts a decode row asks for 1 + k tokens; those rejected are taken back at delivery.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import block_keys
+from stepscope.simulate.speculation import Drafts
 
 if TYPE_CHECKING:
+    from stepscope.simulate.policy import PlannedRow
     from stepscope.simulate.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerRules:
     """Names are vLLM's options; `num_blocks` is its num_gpu_blocks, of which one is never used.
+
+    `num_speculative_tokens` drafts per decode row, 0 for none; `drafts` tells by whom, and what is accepted.
 
     Raises:
         BadInput: no engine would start with these.
@@ -40,6 +44,9 @@ class SchedulerRules:
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
+    enable_chunked_prefill: bool = True
+    num_speculative_tokens: int = 0
+    drafts: Drafts = Drafts()
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -49,6 +56,7 @@ class SchedulerRules:
             ("num_blocks", 2),
             ("block_size", 1),
             ("long_prefill_token_threshold", 0),
+            ("num_speculative_tokens", 0),
         ):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}: give {least} or more.")
@@ -64,6 +72,47 @@ class SchedulerRules:
                 f"long_prefill_token_threshold {self.long_prefill_token_threshold} is above max_model_len "
                 f"{self.max_model_len}: no chunk can be as long. Give at most that, or 0 for no cap."
             )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise BadInput(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_model_len {self.max_model_len}: "
+                "without chunked prefill a prompt runs whole, and the engine refuses it. Raise it, or allow chunks."
+            )
+        if self.num_speculative_tokens:
+            self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        asked, known = self.num_speculative_tokens, self.drafts.acceptance
+        if known is None or len(known.rates) < asked:
+            raise BadInput(
+                f"num_speculative_tokens is {asked} and acceptance is known of {len(known.rates) if known else 0} "
+                "drafts: give drafts=Drafts(acceptance=...) with a rate for each."
+            )
+        if self.max_num_batched_tokens <= self.drafts.num_budget_slots(asked):
+            raise BadInput(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} leaves no token beside the drafter's "
+                f"{self.drafts.num_budget_slots(asked)} slots a row, and the engine refuses it. Raise it."
+            )
+        if 0 < self.long_prefill_token_threshold <= asked:
+            raise BadInput(
+                f"long_prefill_token_threshold {self.long_prefill_token_threshold} cuts a row of 1 + {asked} tokens, "
+                f"and the engine fails on it. Give {asked + 1} or more, or 0 for no cap."
+            )
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots that each row holds beyond its tokens, for the drafter."""
+        return self.drafts.num_lookahead_tokens(self.num_speculative_tokens)
+
+    @property
+    def num_budget_slots(self) -> int:
+        """Tokens of the budget that each row costs beyond its own, for the drafter."""
+        return self.drafts.num_budget_slots(self.num_speculative_tokens) if self.num_speculative_tokens else 0
+
+    def num_blocks_needed(self, request: Request) -> int:
+        """Blocks that a request holds at most; the last token put out needs a slot for none but the drafts before it."""
+        tokens = min(request.num_tokens, self.max_model_len) - 1
+        drafted = self.num_speculative_tokens + self.num_lookahead_tokens
+        return -(-min(tokens + drafted, self.max_model_len) // self.block_size)
 
     def check_request(self, request: Request) -> None:
         """Raise BadInput for a request that would wait for ever."""
@@ -72,7 +121,7 @@ class SchedulerRules:
                 f"request {request.request_id!r} has a prompt of {request.prompt_len} tokens; with max_model_len "
                 f"{self.max_model_len} the longest is {self.max_model_len - 1}."
             )
-        needed = -(-(min(request.num_tokens, self.max_model_len) - 1) // self.block_size)
+        needed = self.num_blocks_needed(request)
         if needed > self.num_blocks - 1:
             raise BadInput(
                 f"request {request.request_id!r} needs {needed} blocks of {self.block_size} tokens and the cache has "
@@ -93,6 +142,9 @@ class Scheduler:
         self.running: list[LiveRequest] = []
         self.waiting: deque[LiveRequest] = deque()
         self._watermark_blocks = int(rules.watermark * rules.num_blocks)
+        self._num_drafts = rules.num_speculative_tokens
+        self._num_lookahead = rules.num_lookahead_tokens
+        self._num_slots = rules.num_budget_slots
         self._num_added = 0
         self._has_news = False
 
@@ -142,12 +194,16 @@ class Scheduler:
     def update(self, plan: StepPlan) -> list[LiveRequest]:
         """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
         ended: list[LiveRequest] = []
-        for live, _, _, is_sampled, num_preemptions in plan.rows:
+        for live, _, context, is_sampled, num_preemptions in plan.rows:
             if live.is_finished or not is_sampled:
                 continue
-            live.num_known += 1
-            if live.placeholders and live.num_preemptions == num_preemptions:
-                live.placeholders -= 1
+            count = 1
+            is_current = live.num_preemptions == num_preemptions
+            if live in plan.drafts:
+                count = self._verify(live, plan.drafts[live], is_padding=context < live.prefill_end, is_current=is_current)
+            live.num_known += count
+            if live.placeholders and is_current:
+                live.placeholders -= count
             if live.is_running and self.rules.async_scheduling:
                 self.enter_full_blocks(live, live.num_computed - live.placeholders)
             if live.output_len >= live.request.output_len or live.num_known >= self.rules.max_model_len:
@@ -160,6 +216,19 @@ class Scheduler:
             if not all(live.is_running for live in ended):
                 self.waiting = deque(live for live in self.waiting if not live.is_finished)
         return ended
+
+    def _verify(self, live: LiveRequest, num_drafts: int, *, is_padding: bool, is_current: bool) -> int:
+        """Take rejected drafts back; how many tokens the row puts out. Drafts that only pad a row are all rejected."""
+        accepted = 0
+        if not is_padding:
+            assert self.rules.drafts.acceptance is not None
+            accepted = self.rules.drafts.acceptance.draw(live.request.request_id, live.output_len, num_drafts)
+        if is_current:
+            live.num_computed -= num_drafts - accepted
+            if live.placeholders:
+                live.placeholders -= num_drafts - accepted
+        left = min(live.request.num_tokens, self.rules.max_model_len) - live.num_known
+        return min(1 + accepted, left)
 
     def enter_full_blocks(self, live: LiveRequest, tokens: int) -> None:
         """Make the full blocks of a running request's first `tokens` tokens findable."""
@@ -178,32 +247,36 @@ class Scheduler:
         for live in (*self.running, *self.waiting):
             if live.num_computed > live.num_known + live.placeholders:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
-            if len(live.table) != -(-live.num_computed // self.rules.block_size):
+            size = self.rules.block_size
+            least = -(-live.num_computed // size)
+            most = -(-(live.num_known + live.placeholders + 2 * self._num_drafts + self._num_lookahead) // size)
+            if not (len(live.table) == least or (self._num_drafts and least < len(live.table) <= most)):
                 raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
 
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
         """Rows for running requests; the budget that is left."""
-        budget, limit, block_size = self.rules.max_num_batched_tokens, self.rules.max_model_len, self.rules.block_size
+        limit, block_size, lookahead = self.rules.max_model_len, self.rules.block_size, self._num_lookahead
+        budget = self.rules.max_num_batched_tokens - self._num_slots  # what is left for one more row
         index = 0
-        while index < len(self.running) and budget:
+        while index < len(self.running) and budget > 0:
             live = self.running[index]
             index += 1
             computed, coming = live.num_computed, live.placeholders
             if coming and computed + 2 - coming >= live.request.last_len:
                 continue  # its last token is on the way
-            query = live.num_known + coming - computed
+            query = live.num_known + live.num_drafts + coming - computed
             if query > 1:
                 query = chunk_len(query, budget_left=budget, cap=cap)
             query = min(query, limit - computed - 1)
             if query < 1:
                 continue
-            needed = -(-(computed + query) // block_size) - len(live.table)
+            needed = -(-min(computed + query + lookahead, limit) // block_size) - len(live.table)
             if needed > 0:
                 if not self._make_room(live, needed, plan):
                     break
                 self.cache.take(live.table, needed)
             self._plan(live, query, plan)
-            budget -= query
+            budget -= query + self._num_slots
         return budget
 
     def _make_room(self, live: LiveRequest, needed: int, plan: StepPlan) -> bool:
@@ -211,7 +284,7 @@ class Scheduler:
         while needed > self.cache.num_free:
             victim = self.running.pop()
             self.cache.release(victim.table)
-            victim.num_computed = victim.placeholders = victim.num_entered = 0
+            victim.num_computed = victim.placeholders = victim.num_entered = victim.num_drafts = 0
             victim.num_preemptions += 1
             victim.is_running = False
             self.waiting.appendleft(victim)
@@ -222,32 +295,62 @@ class Scheduler:
 
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
         """Rows for waiting requests, from the head, until one does not fit."""
-        while budget and self.waiting and len(self.running) < self.rules.max_num_seqs:
+        running = tuple(plan.rows) if self._num_drafts else ()
+        while budget > 0 and self.waiting and len(self.running) < self.rules.max_num_seqs:
             live = self.waiting[0]
-            hits: list[int] = []
-            if self.rules.enable_prefix_caching:
-                hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
-            hit_tokens = len(hits) * self.rules.block_size
-            query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
-            if not self._has_room(live, hits, hit_tokens + query):
+            hits = self._find_hits(live)
+            left = live.num_known - len(hits) * self.rules.block_size
+            asked = self._pad(left, live, running)
+            query = chunk_len(asked, budget_left=budget, cap=cap)
+            if query < min(asked, cap or asked) and (asked > left or not self.rules.enable_chunked_prefill):
+                return  # what the budget may not cut
+            if not self._has_room(live, hits, query):
                 return
-            self.running.append(self.waiting.popleft())
-            self.cache.adopt(live.table, hits)
-            self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
-            live.num_computed = live.prefix_hit_tokens = hit_tokens
-            if live.first_hit_tokens is None:
-                live.first_hit_tokens = hit_tokens
-            live.num_entered = len(hits)
-            live.prefill_end = live.num_known
-            live.is_running = True
-            self._plan(live, query, plan)
-            budget -= query
+            self._admit(self.waiting.popleft(), hits, query, plan)
+            budget -= query + self._num_slots
 
-    def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
+    def _find_hits(self, live: LiveRequest) -> list[int]:
+        """Cached blocks of a request's text, never its last token's."""
+        if not self.rules.enable_prefix_caching:
+            return []
+        hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
+        if hits and self._num_drafts and self.rules.drafts.drops_last_hit:
+            hits.pop()
+        return hits
+
+    def _pad(self, left: int, live: LiveRequest, running: tuple[PlannedRow, ...]) -> int:
+        """Tokens that an admission asks for: one token alone is padded to 1 + k where all rows so far are decodes."""
+        hit_tokens = live.num_known - left
+        if left > 1 or not self._num_drafts or not (running or hit_tokens):
+            return left
+        if any(context < other.prefill_end for other, _, context, _, _ in running):
+            return left
+        padded = 1 + self._num_drafts
+        return padded if hit_tokens + padded < self.rules.max_model_len else left
+
+    def _admit(self, live: LiveRequest, hits: list[int], query: int, plan: StepPlan) -> None:
+        size = self.rules.block_size
+        hit_tokens = len(hits) * size
+        self.running.append(live)
+        self.cache.adopt(live.table, hits)
+        tokens = min(hit_tokens + query + self._num_lookahead, self.rules.max_model_len)
+        self.cache.take(live.table, -(-tokens // size) - len(hits))
+        live.num_computed = live.prefix_hit_tokens = hit_tokens
+        if live.first_hit_tokens is None:
+            live.first_hit_tokens = hit_tokens
+        live.num_entered = len(hits)
+        live.prefill_end = live.num_known
+        live.is_running = True
+        self._plan(live, query, plan)
+
+    def _has_room(self, live: LiveRequest, hits: list[int], query: int) -> bool:
         """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
         spare = self._watermark_blocks if self.running else 0
-        asked = max(tokens, live.num_known) if self.rules.scheduler_reserve_full_isl else tokens
-        needed = -(-asked // self.rules.block_size) - len(hits)
+        size = self.rules.block_size
+        asked = min(len(hits) * size + query + self._num_lookahead, self.rules.max_model_len)
+        if self.rules.scheduler_reserve_full_isl:
+            asked = max(asked, live.num_known)
+        needed = -(-asked // size) - len(hits)
         return needed + self.cache.num_idle(hits) + spare <= self.cache.num_free
 
     def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
@@ -256,10 +359,15 @@ class Scheduler:
         live.num_computed = end = context + query
         if (known if known < end else end) // self.rules.block_size > live.num_entered:
             self.enter_full_blocks(live, min(end, known))
-        is_sampled = end >= known + live.placeholders
+        expected = known + live.placeholders
+        is_sampled = end >= expected
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
-        if is_sampled and self.rules.async_scheduling:
-            live.placeholders += 1
+        if end > expected:
+            plan.drafts[live] = end - expected
+        if is_sampled:
+            live.num_drafts = self._num_drafts
+            if self.rules.async_scheduling:
+                live.placeholders += 1 + end - expected
 
     def _keys(self, live: LiveRequest) -> list[int]:
         if live.keys is None:
