@@ -80,7 +80,12 @@ def make_scheduler(rules: dict[str, Any], model: str) -> tuple[Any, Any]:
     caching, is_async = rules.pop("enable_prefix_caching"), rules.pop("async_scheduling")
     num_drafts, drafts = rules.pop("num_speculative_tokens"), rules.pop("drafts")
     model_config = ModelConfig(
-        model=model, tokenizer=model, skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=rules["max_model_len"]
+        model=model,
+        tokenizer=model,
+        skip_tokenizer_init=True,
+        dtype="float32",
+        seed=0,
+        max_model_len=rules["max_model_len"],
     )
     config = VllmConfig(
         model_config=model_config,

@@ -13,10 +13,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.simulate.random_load import Load, random_load
+from tests.simulate.random_load import Load, drafting_load, random_load
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "simulate" / "schedules.json"
+DRAFTING_GOLDEN = ROOT / "tests" / "simulate" / "drafting_schedules.json"
+DRAFTING_SEEDS = {False: (0, 19, 40, 44), True: (0, 1, 34, 116)}
 SEEDS = {
     False: (0, 40, 44, 53, 72),
     True: (9, 40, 44, 53, 56),
@@ -59,15 +61,23 @@ def accepted_drafts(load: Load) -> dict[str, list[int]]:
     }
 
 
-def write_golden(python: Path) -> None:
-    loads = golden_loads()
-    with TemporaryDirectory() as folder:
-        found = real_schedules([load for _, _, load in loads], python=python, folder=Path(folder))
-    lines = [
-        json.dumps({"seed": seed, "is_async": is_async, "steps": each["steps"]}, separators=(",", ":"))
-        for (seed, is_async, _), each in zip(loads, found, strict=True)
+def drafting_loads() -> list[tuple[int, bool, Load]]:
+    return [
+        (seed, is_async, drafting_load(seed, is_async=is_async, is_small=True))
+        for is_async, seeds in DRAFTING_SEEDS.items()
+        for seed in seeds
     ]
-    GOLDEN.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+def write_golden(python: Path) -> None:
+    for path, loads in ((GOLDEN, golden_loads()), (DRAFTING_GOLDEN, drafting_loads())):
+        with TemporaryDirectory() as folder:
+            found = real_schedules([load for _, _, load in loads], python=python, folder=Path(folder))
+        lines = [
+            json.dumps({"seed": seed, "is_async": is_async, "steps": each["steps"]}, separators=(",", ":"))
+            for (seed, is_async, _), each in zip(loads, found, strict=True)
+        ]
+        path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

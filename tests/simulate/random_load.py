@@ -151,10 +151,16 @@ def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         disable_eagle_block_drop=draw.is_below(0.2),
         acceptance=Acceptance.from_chances(chances, seed=seed),
     )
-    extra = load.rules.num_blocks - 1 - max(load.rules.num_blocks_needed(each) for each in load.requests)
     rules = replace(load.rules, num_speculative_tokens=count, drafts=drafts)
-    needed = max(rules.num_blocks_needed(each) for each in load.requests)
-    return replace(load, rules=replace(rules, num_blocks=1 + needed + max(extra, 0)))
+    before, needed = (max(each.num_blocks_needed(told) for told in load.requests) for each in (load.rules, rules))
+    return replace(load, rules=replace(rules, num_blocks=load.rules.num_blocks + needed - before))
+
+
+def whole_prompt_load(seed: int, *, is_async: bool) -> Load:
+    """The workload of a seed without chunked prefill, which needs a budget of the longest prompt."""
+    load = random_load(seed, is_async=is_async)
+    rules = replace(load.rules, enable_chunked_prefill=False, max_num_batched_tokens=load.rules.max_model_len)
+    return replace(load, rules=rules)
 
 
 def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None = None) -> list[Step]:

@@ -17,11 +17,12 @@ from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import block_keys
-from stepscope.simulate.speculation import Drafts
+from stepscope.simulate.speculation import NO_DRAFTS
 
 if TYPE_CHECKING:
     from stepscope.simulate.policy import PlannedRow
     from stepscope.simulate.request import Request
+    from stepscope.simulate.speculation import Drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class SchedulerRules:
     async_scheduling: bool = False
     enable_chunked_prefill: bool = True
     num_speculative_tokens: int = 0
-    drafts: Drafts = Drafts()
+    drafts: Drafts = NO_DRAFTS
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -109,7 +110,7 @@ class SchedulerRules:
         return self.drafts.num_budget_slots(self.num_speculative_tokens) if self.num_speculative_tokens else 0
 
     def num_blocks_needed(self, request: Request) -> int:
-        """Blocks that a request holds at most; the last token put out needs a slot for none but the drafts before it."""
+        """Blocks that a request holds at most: all its tokens but the last, and the drafts that come with that one."""
         tokens = min(request.num_tokens, self.max_model_len) - 1
         drafted = self.num_speculative_tokens + self.num_lookahead_tokens
         return -(-min(tokens + drafted, self.max_model_len) // self.block_size)
@@ -200,7 +201,9 @@ class Scheduler:
             count = 1
             is_current = live.num_preemptions == num_preemptions
             if live in plan.drafts:
-                count = self._verify(live, plan.drafts[live], is_padding=context < live.prefill_end, is_current=is_current)
+                count = self._verify(
+                    live, plan.drafts[live], is_padding=context < live.prefill_end, is_current=is_current
+                )
             live.num_known += count
             if live.placeholders and is_current:
                 live.placeholders -= count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import fsum, isfinite
 from operator import mul
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -45,7 +45,7 @@ class Acceptance:
     def __post_init__(self) -> None:
         if not all(isfinite(rate) and 0 <= rate <= 1 for rate in self.rates):
             raise BadInput(f"acceptance rates {self.rates}: each is a share of the steps, 0 to 1.")
-        if any(later > earlier for earlier, later in zip(self.rates, self.rates[1:], strict=False)):
+        if any(later > earlier for earlier, later in pairwise(self.rates)):
             raise BadInput(
                 f"acceptance rates {self.rates} rise: a draft is only accepted if all before it are. "
                 "Give chances of each draft by its own to Acceptance.from_chances."
@@ -108,7 +108,7 @@ class Acceptance:
         _check_length(lengths[num_drafts], num_drafts)
         told = [1.0, *(lengths[i] for i in range(1, num_drafts + 1))]
         groups: list[tuple[float, int]] = []
-        for before, after in zip(told, told[1:], strict=False):
+        for before, after in pairwise(told):
             gain, count = after - before, 1
             while groups and groups[-1][0] * count < gain * groups[-1][1]:
                 earlier, width = groups.pop()
@@ -161,6 +161,17 @@ def accept_length(num_drafts: int, rate: float) -> float:
     """
     _check_length(1 + num_drafts * rate, num_drafts)
     return 1 + num_drafts * rate
+
+
+def step_of_tpot(tpot_s: float, mean_length: float) -> float:
+    """Seconds between a request's output steps that a TPOT means, with so many tokens a step.
+
+    Tokens of one step come together, in one chunk of a stream, so ITL counts steps and TPOT tokens.
+
+    >>> round(step_of_tpot(0.0275, 4.402), 4)
+    0.1211
+    """
+    return tpot_s * mean_length
 
 
 def _check_length(mean_length: float, num_drafts: int) -> None:
@@ -216,6 +227,9 @@ class Drafts:
     def num_passes(self, num_drafts: int) -> int:
         """Passes of the drafter per step."""
         return 0 if num_drafts == 0 else 1 if self.is_parallel else num_drafts
+
+
+NO_DRAFTS = Drafts()
 
 
 def with_draft_cost(cost: CostFunction, *, pass_s: float, num_passes: int) -> CostFunction:
