@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.latency import RequestTimes
 from stepscope.simulate.clock import to_seconds, to_ticks
+from stepscope.simulate.policy import TimedPolicy
 from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.step_time import StepTime
 from stepscope.simulate.stretch import find_stretch
@@ -69,13 +70,21 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """One request that has ended. `prefix_hit_tokens` is of its first admission."""
+    """One request that has ended.
+
+    Attributes:
+        prefix_hit_tokens: found in the device's cache at its first admission.
+        resumed_hit_tokens: found anywhere when it came back after preemptions; mostly its own: no reuse.
+        loaded_tokens: loaded at its first admission, by KV tier.
+    """
 
     request_id: str
     prompt_len: int
     prefix_hit_tokens: int
     num_preemptions: int
     times: RequestTimes
+    resumed_hit_tokens: int = 0
+    loaded_tokens: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +184,7 @@ class _Engine:
 
     def __init__(self, requests: Sequence[Request], rules: Rules, cost: CostFunction, options: Options) -> None:
         self.scheduler = rules.build()
+        self.timed = self.scheduler if isinstance(self.scheduler, TimedPolicy) else None
         self.arrivals = _Arrivals(requests)
         self.cost = cost
         self.options = options
@@ -196,6 +206,8 @@ class _Engine:
             if self.scheduler.has_work:
                 if not self.options.is_exact and self._skip():
                     continue
+                if self.timed:
+                    self.timed.now = self.now
                 plan = self.scheduler.schedule()
                 self.in_flight.append((plan, self._start(plan)))
                 if len(self.in_flight) < self.depth and (plan.rows or self.scheduler.has_work):
@@ -212,8 +224,17 @@ class _Engine:
             is_busy = (
                 plan.rows or plan.preempted or self.scheduler.num_running or any(p.rows for p, _ in self.in_flight)
             )
-            if self.scheduler.num_waiting and not is_busy:
+            if self.scheduler.num_waiting and not is_busy and not self._await_event():
                 raise InvariantBroken(f"{self.scheduler.num_waiting} requests wait and none is admitted")
+
+    def _await_event(self) -> bool:
+        """Move an idle engine's clock to what ends by itself, or to the next arrival before; False: nothing will."""
+        event = self.timed.next_event if self.timed else None
+        if event is None:
+            return False
+        coming = self.arrivals.next
+        self.now = max(self.now, event if coming is None else min(event, coming))
+        return True
 
     def _start(self, plan: StepPlan) -> int:
         """Give a step to the device; when it ends."""
@@ -283,6 +304,8 @@ class _Engine:
             prefix_hit_tokens=live.first_hit_tokens or 0,
             num_preemptions=live.num_preemptions,
             times=times,
+            resumed_hit_tokens=live.resumed_hit_tokens,
+            loaded_tokens=tuple(live.loaded_tokens.items()),
         )
         self.arrivals.release(request.request_id, self.now)
 

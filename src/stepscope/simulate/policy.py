@@ -7,7 +7,7 @@ A policy is made by its rules (`Rules.build`), advances requests in `schedule` a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from stepscope.batch import BatchShape, PhaseSums, Row
 
@@ -27,6 +27,8 @@ class LiveRequest:
     prefill_end: int = 0  # tokens known at admission: computing below it is prefill
     prefix_hit_tokens: int = 0  # at its latest admission
     first_hit_tokens: int | None = None  # at its first
+    resumed_hit_tokens: int = 0  # at all later ones together
+    loaded_tokens: dict[str, int] = field(default_factory=dict)  # at its first, by KV tier
     num_preemptions: int = 0
     num_entered: int = 0  # blocks of the table that are findable
     num_drafts: int = 0  # proposed for its next row
@@ -123,6 +125,18 @@ class Policy(Protocol):
 
     def check(self) -> None:
         """Raise InvariantBroken where a law between steps does not hold."""
+        ...
+
+
+@runtime_checkable
+class TimedPolicy(Policy, Protocol):
+    """A policy in which something ends by itself, as a load of KV does: it is told the time, in ticks."""
+
+    now: int
+
+    @property
+    def next_event(self) -> int | None:
+        """When the next such thing ends; None where nothing is under way."""
         ...
 
 

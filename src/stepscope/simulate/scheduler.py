@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from stepscope.chunks import chunk_len
 from stepscope.errors import BadInput, InvariantBroken
+from stepscope.simulate.admission import Room, first_query
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import block_keys
 from stepscope.simulate.speculation import NO_DRAFTS
 
 if TYPE_CHECKING:
-    from stepscope.simulate.policy import PlannedRow
     from stepscope.simulate.request import Request
     from stepscope.simulate.speculation import Drafts
 
@@ -79,24 +79,10 @@ class SchedulerRules:
                 "without chunked prefill a prompt runs whole, and the engine refuses it. Raise it, or allow chunks."
             )
         if self.num_speculative_tokens:
-            self._check_drafts()
-
-    def _check_drafts(self) -> None:
-        asked, known = self.num_speculative_tokens, self.drafts.acceptance
-        if known is None or len(known.rates) < asked:
-            raise BadInput(
-                f"num_speculative_tokens is {asked} and acceptance is known of {len(known.rates) if known else 0} "
-                "drafts: give drafts=Drafts(acceptance=...) with a rate for each."
-            )
-        if self.max_num_batched_tokens <= self.drafts.num_budget_slots(asked):
-            raise BadInput(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} leaves no token beside the drafter's "
-                f"{self.drafts.num_budget_slots(asked)} slots a row, and the engine refuses it. Raise it."
-            )
-        if 0 < self.long_prefill_token_threshold <= asked:
-            raise BadInput(
-                f"long_prefill_token_threshold {self.long_prefill_token_threshold} cuts a row of 1 + {asked} tokens, "
-                f"and the engine fails on it. Give {asked + 1} or more, or 0 for no cap."
+            self.drafts.check(
+                self.num_speculative_tokens,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
             )
 
     @property
@@ -155,6 +141,16 @@ class Scheduler:
         return bool(self.running or self.waiting or self._has_news)
 
     @property
+    def can_stretch(self) -> bool:
+        """Whether rows of decodes follow from the ones before them, without scheduling."""
+        return not self._num_drafts
+
+    @property
+    def holding(self) -> tuple[LiveRequest, ...]:
+        """Requests that hold blocks and have no seat."""
+        return ()
+
+    @property
     def num_running(self) -> int:
         """Requests that hold a seat."""
         return len(self.running)
@@ -185,7 +181,7 @@ class Scheduler:
         """The next step: running requests first, then waiting ones, unless somebody had to be preempted."""
         self._has_news = False
         plan = StepPlan()
-        is_alone = len(self.running) + len(self.waiting) <= 1
+        is_alone = len(self.running) + self.num_waiting <= 1
         cap = 0 if is_alone else self.rules.long_prefill_token_threshold
         budget_left = self._schedule_running(plan, cap)
         if not plan.preempted:
@@ -246,8 +242,9 @@ class Scheduler:
         Raises:
             InvariantBroken: one of them does not hold.
         """
-        self.cache.check([live.table for live in (*self.running, *self.waiting)])
-        for live in (*self.running, *self.waiting):
+        inside = (*self.running, *self.waiting, *self.holding)
+        self.cache.check([live.table for live in inside])
+        for live in inside:
             if live.num_computed > live.num_known + live.placeholders:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
             size = self.rules.block_size
@@ -300,17 +297,31 @@ class Scheduler:
         """Rows for waiting requests, from the head, until one does not fit."""
         running = tuple(plan.rows) if self._num_drafts else ()
         while budget > 0 and self.waiting and len(self.running) < self.rules.max_num_seqs:
-            live = self.waiting[0]
-            hits = self._find_hits(live)
-            left = live.num_known - len(hits) * self.rules.block_size
-            asked = self._pad(left, live, running)
-            query = chunk_len(asked, budget_left=budget, cap=cap)
-            if query < min(asked, cap or asked) and (asked > left or not self.rules.enable_chunked_prefill):
-                return  # what the budget may not cut
-            if not self._has_room(live, hits, query):
+            cost = self._admit_next(plan, Room(budget=budget, cap=cap, running=running))
+            if cost is None:
                 return
-            self._admit(self.waiting.popleft(), hits, query, plan)
-            budget -= query + self._num_slots
+            budget -= cost
+
+    def _admit_next(self, plan: StepPlan, room: Room) -> int | None:
+        """A row for the first waiting request; the budget that it costs, None where it does not fit."""
+        live = self.waiting[0]
+        hits = self._find_hits(live)
+        query = first_query(live, len(hits) * self.rules.block_size, room, self.rules)
+        if not query or not self._has_room(live, hits, query):
+            return None
+        self.waiting.popleft()
+        self.cache.adopt(live.table, hits)
+        self._note_hits(live, len(hits) * self.rules.block_size)
+        live.num_entered = len(hits)
+        self._admit(live, query, plan)
+        return query + self._num_slots
+
+    def _note_hits(self, live: LiveRequest, hit_tokens: int) -> None:
+        live.num_computed = live.prefix_hit_tokens = hit_tokens
+        if live.first_hit_tokens is None:
+            live.first_hit_tokens = hit_tokens
+        else:
+            live.resumed_hit_tokens += hit_tokens
 
     def _find_hits(self, live: LiveRequest) -> list[int]:
         """Cached blocks of a request's text, never its last token's."""
@@ -321,27 +332,11 @@ class Scheduler:
             hits.pop()
         return hits
 
-    def _pad(self, left: int, live: LiveRequest, running: tuple[PlannedRow, ...]) -> int:
-        """Tokens that an admission asks for: one token alone is padded to 1 + k where all rows so far are decodes."""
-        hit_tokens = live.num_known - left
-        if left > 1 or not self._num_drafts or not (running or hit_tokens):
-            return left
-        if any(context < other.prefill_end for other, _, context, _, _ in running):
-            return left
-        padded = 1 + self._num_drafts
-        return padded if hit_tokens + padded < self.rules.max_model_len else left
-
-    def _admit(self, live: LiveRequest, hits: list[int], query: int, plan: StepPlan) -> None:
-        size = self.rules.block_size
-        hit_tokens = len(hits) * size
+    def _admit(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
+        """Seat a request whose table holds what is computed of it, and add its row."""
         self.running.append(live)
-        self.cache.adopt(live.table, hits)
-        tokens = min(hit_tokens + query + self._num_lookahead, self.rules.max_model_len)
-        self.cache.take(live.table, -(-tokens // size) - len(hits))
-        live.num_computed = live.prefix_hit_tokens = hit_tokens
-        if live.first_hit_tokens is None:
-            live.first_hit_tokens = hit_tokens
-        live.num_entered = len(hits)
+        tokens = min(live.num_computed + query + self._num_lookahead, self.rules.max_model_len)
+        self.cache.take(live.table, -(-tokens // self.rules.block_size) - len(live.table))
         live.prefill_end = live.num_known
         live.is_running = True
         self._plan(live, query, plan)

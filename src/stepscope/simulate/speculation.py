@@ -224,6 +224,29 @@ class Drafts:
             return num_drafts - 1
         return 1 if self.method == "draft_model" else 0
 
+    def check(self, asked: int, *, max_num_batched_tokens: int, long_prefill_token_threshold: int) -> None:
+        """Whether an engine runs with so many drafts and these options.
+
+        Raises:
+            BadInput: nothing is known of a draft's acceptance, or a row with its drafts would be cut.
+        """
+        known = len(self.acceptance.rates) if self.acceptance else 0
+        if known < asked:
+            raise BadInput(
+                f"num_speculative_tokens is {asked} and acceptance is known of {known} drafts: give "
+                "drafts=Drafts(acceptance=...) with a rate for each."
+            )
+        if max_num_batched_tokens <= self.num_budget_slots(asked):
+            raise BadInput(
+                f"max_num_batched_tokens {max_num_batched_tokens} leaves no token beside the drafter's "
+                f"{self.num_budget_slots(asked)} slots a row, and the engine refuses it. Raise it."
+            )
+        if 0 < long_prefill_token_threshold <= asked:
+            raise BadInput(
+                f"long_prefill_token_threshold {long_prefill_token_threshold} cuts a row of 1 + {asked} tokens, "
+                f"and the engine fails on it. Give {asked + 1} or more, or 0 for no cap."
+            )
+
     def num_passes(self, num_drafts: int) -> int:
         """Passes of the drafter per step."""
         return 0 if num_drafts == 0 else 1 if self.is_parallel else num_drafts
