@@ -143,7 +143,12 @@ class Scheduler:
     @property
     def can_stretch(self) -> bool:
         """Whether rows of decodes follow from the ones before them, without scheduling."""
-        return not self._num_drafts
+        return not (self._num_drafts or self._num_lookahead)
+
+    @property
+    def has_candidate(self) -> bool:
+        """Whether a request could be admitted if it fits."""
+        return bool(self.waiting)
 
     @property
     def holding(self) -> tuple[LiveRequest, ...]:
@@ -249,8 +254,9 @@ class Scheduler:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
             size = self.rules.block_size
             least = -(-live.num_computed // size)
-            most = -(-(live.num_known + live.placeholders + 2 * self._num_drafts + self._num_lookahead) // size)
-            if not (len(live.table) == least or (self._num_drafts and least < len(live.table) <= most)):
+            ahead = 2 * self._num_drafts + self._num_lookahead
+            most = -(-(live.num_known + live.placeholders + ahead) // size) if ahead else least
+            if not least <= len(live.table) <= most:
                 raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
 
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
@@ -296,7 +302,7 @@ class Scheduler:
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
         """Rows for waiting requests, from the head, until one does not fit."""
         running = tuple(plan.rows) if self._num_drafts else ()
-        while budget > 0 and self.waiting and len(self.running) < self.rules.max_num_seqs:
+        while budget > 0 and self.has_candidate and len(self.running) < self.rules.max_num_seqs:
             cost = self._admit_next(plan, Room(budget=budget, cap=cap, running=running))
             if cost is None:
                 return
