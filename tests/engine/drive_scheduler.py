@@ -4,7 +4,8 @@
 
 No model runs: each step's output is made up from the workload's own text. A line in is {"rules", "requests"} with the
 fields of SchedulerRules and Request, and with drafts "accepted": of each request how many it accepts after each number
-of outputs; a line out is {"steps", "free", "seconds"}: see tests/simulate/random_load.py for
+of outputs, and with KV beyond the device "external": of which requests how many blocks lie there, and how many steps
+their load lasts; a line out is {"steps", "free", "seconds"}: see tests/simulate/random_load.py for
 a step, "free" is a checksum of the free list after each step where the workload asks for it with "is_deep".
 """
 
@@ -35,7 +36,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -138,12 +139,59 @@ def make_request(told: dict[str, Any], hasher: Any) -> tuple[Any, list[int]]:
     return request, outputs
 
 
+class ToldConnector:
+    """Stands for a KV connector: asynchronous loads of told blocks, each for a told number of steps."""
+
+    supports_divergent_local_hybrid_hits = False
+
+    def __init__(self, external: dict[str, list[int]], block_size: int) -> None:
+        self.external, self.block_size = external, block_size
+        self.step = 0
+        self.under_way: dict[str, int] = {}
+
+    def get_num_new_matched_tokens(self, request: Any, num_local: int) -> tuple[int, bool]:
+        blocks = self.external.get(request.request_id, [0])[0]
+        blocks = min(blocks, (request.num_tokens - 1) // self.block_size)
+        more = max(blocks * self.block_size - num_local, 0)
+        return more, more > 0
+
+    def update_state_after_alloc(self, request: Any, _blocks: Any, num_external: int) -> None:
+        if num_external:
+            self.under_way[request.request_id] = self.step + self.external[request.request_id][1]
+
+    def take_finished(self) -> set[str]:
+        done = {name for name, step in self.under_way.items() if step <= self.step}
+        for name in done:
+            del self.under_way[name]
+        return done
+
+    def get_loaded_kv_cache_group_ids(self, _request: Any) -> tuple[int, ...]:
+        return ()
+
+    def has_pending_block_frees(self) -> bool:
+        return False
+
+    def has_pending_push_work(self) -> bool:
+        return False
+
+    def request_finished(self, *_: Any) -> tuple[bool, None]:
+        return False, None
+
+    def __getattr__(self, _name: str) -> Any:
+        """What the scheduler tells a connector, or asks it for its statistics."""
+        return lambda *_: None
+
+
 class Driven:
     """One workload in the loop of the engine's core; async keeps one step in flight."""
 
     def __init__(self, load: dict[str, Any], model: str) -> None:
         self.scheduler, hasher = make_scheduler(load["rules"], model)
         self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.connector = None
+        if load.get("external"):
+            self.connector = ToldConnector(load["external"], load["rules"]["block_size"])
+            self.scheduler.connector = self.connector
         self.depth = 2 if load["rules"]["async_scheduling"] else 1
         made = [make_request(told, hasher) for told in load["requests"]]
         self.todo = deque(request for request, _ in made)
@@ -173,6 +221,8 @@ class Driven:
     def schedule(self) -> tuple[list[Any], list[str]]:
         requests = self.scheduler.requests
         before = {name: request.num_preemptions for name, request in requests.items()}
+        if self.connector:
+            self.connector.step = len(self.steps)
         output = self.scheduler.schedule()
         counts = output.num_scheduled_tokens
         # schedule() has advanced num_computed_tokens already
@@ -199,6 +249,8 @@ class Driven:
             tokens.append(made + [0] * (count - len(made)))
         index = {name: i for i, name in enumerate(names)}
         result_of_model = ModelRunnerOutput(req_ids=names, req_id_to_index=index, sampled_token_ids=tokens)
+        if self.connector:
+            result_of_model.kv_connector_output = KVConnectorOutput(finished_recving=self.connector.take_finished())
         result = self.scheduler.update_from_output(output, result_of_model)
         if self.num_drafts and self.depth == 1:  # with a step in flight the drafts stay on the device
             fresh = [name for name in names if sampled[name]]

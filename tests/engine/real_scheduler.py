@@ -42,6 +42,7 @@ def real_schedules(loads: list[Load], *, python: Path, folder: Path, num_deep: i
             requests = [asdict(request) for request in load.requests]
             line = {"rules": asdict(load.rules), "requests": requests, "is_deep": place < num_deep}
             line["accepted"] = accepted_drafts(load)
+            line["external"] = load.external
             out.write(json.dumps(line) + "\n")
     script = Path(__file__).with_name("drive_scheduler.py")
     command = [str(python), str(script), str(asked), str(told)]

@@ -1,6 +1,6 @@
 """Our scheduler against the engine's own, step for step, on 300 seeded random workloads each, synchronous and async.
 
-A hundred of each have drafts, and fifty of each no chunked prefill.
+A hundred of each more have drafts, fifty of each no chunked prefill, and a hundred load KV from beyond the device.
 Only the engine's scheduler classes are driven, no model runs. Skipped unless STEPSCOPE_ENGINE_PYTHON names the
 interpreter of an environment made by examples/install_engine.sh; `make check-engine` does both.
 """
@@ -16,14 +16,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.real_scheduler import DRAFTING_GOLDEN, GOLDEN, ROOT, drafting_loads, golden_loads, real_schedules
-from tests.simulate.random_load import Load, Step, drafting_load, random_load, run_schedule, whole_prompt_load
+from tests.simulate.random_load import (
+    Load,
+    Step,
+    drafting_load,
+    loading_load,
+    random_load,
+    run_schedule,
+    whole_prompt_load,
+)
 
 if TYPE_CHECKING:
     from stepscope.simulate.scheduler import Scheduler
 
 PYTHON = os.environ.get("STEPSCOPE_ENGINE_PYTHON")
 NUM_LOADS, NUM_DEEP = 300, 60
-NUM_DRAFTING, NUM_WHOLE = 100, 50
+NUM_DRAFTING, NUM_WHOLE, NUM_LOADING = 100, 50, 100
 
 pytestmark = [
     pytest.mark.engine,
@@ -97,6 +105,13 @@ def test_same_schedule_without_chunked_prefill(is_async: bool, tmp_path: Path) -
     loads = [whole_prompt_load(seed, is_async=is_async) for seed in range(NUM_WHOLE)]
     theirs = real_schedules(loads, python=python(), folder=tmp_path, num_deep=NUM_WHOLE)
     assert differing_seeds(loads, theirs) == []
+
+
+def test_same_schedule_while_kv_is_loaded(tmp_path: Path) -> None:
+    loads = [loading_load(seed) for seed in range(NUM_LOADING)]
+    theirs = real_schedules(loads, python=python(), folder=tmp_path, num_deep=NUM_LOADING)
+    assert differing_seeds(loads, theirs) == []
+    assert sum(len(step[1]) for each in theirs for step in each["steps"]) > 100
 
 
 def test_golden_schedules_are_the_engines(real: dict[str, Schedules]) -> None:

@@ -174,7 +174,7 @@ class _WatchedCache(KvCache):
 
 
 class TieredScheduler(Scheduler):
-    """A scheduler whose requests may wait for KV. `loading` hold blocks and are not there yet, `loaded` are."""
+    """A scheduler whose requests may wait for KV: those in `loading`, in the order in which their loads began."""
 
     def __init__(self, rules: TieredRules) -> None:
         super().__init__(rules.base)
@@ -182,8 +182,9 @@ class TieredScheduler(Scheduler):
         self.stores = _Stores(rules.tiers)
         self.cache = _WatchedCache(rules.base, self.stores)
         self.now = 0
-        self.loading: dict[LiveRequest, int] = {}  # and when it is there
-        self.loaded: deque[LiveRequest] = deque()
+        self.loading: dict[LiveRequest, int] = {}  # and when it is there, or since when
+        self._ready: deque[LiveRequest] = deque()  # of them, in this step
+        self._ending: list[LiveRequest] = []  # prefills whose last row may be of this step
         self._free_at = [0] * len(rules.tiers)  # when a tier has loaded what it was asked for
 
     @property
@@ -194,38 +195,36 @@ class TieredScheduler(Scheduler):
     @property
     def has_work(self) -> bool:
         """Requests are in it, or one more empty step is needed."""
-        return bool(self.loading or self.loaded) or super().has_work
+        return bool(self.loading) or super().has_work
 
     @property
     def num_waiting(self) -> int:
         """Requests without a seat, those whose KV is coming among them."""
-        return len(self.waiting) + len(self.loading) + len(self.loaded)
+        return len(self.waiting) + len(self.loading)
 
     @property
     def has_candidate(self) -> bool:
         """Whether a request could be admitted if it fits."""
-        return bool(self.loaded or self.waiting)
+        return bool(self._ready or self.waiting)
 
     @property
     def holding(self) -> tuple[LiveRequest, ...]:
         """Requests that hold blocks and have no seat."""
-        return (*self.loading, *self.loaded)
+        return tuple(self.loading)
 
     @property
     def next_event(self) -> int | None:
         """When the next load ends."""
-        return min(self.loading.values(), default=None)
+        return min((end for end in self.loading.values() if end > self.now), default=None)
 
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
         """Those whose KV has come first, then the others."""
-        for live in [live for live, end in self.loading.items() if end <= self.now]:
-            del self.loading[live]
-            self.enter_full_blocks(live, live.num_computed)
-            self.loaded.append(live)
+        self._ending = [live for live, _, context, _, _ in plan.rows if context < live.prefill_end]
+        self._ready = deque(live for live, end in self.loading.items() if end <= self.now)
         super()._admit_waiting(plan, budget, cap)
 
     def _admit_next(self, plan: StepPlan, room: Room) -> int | None:
-        if self.loaded:
+        if self._ready:
             return self._admit_loaded(plan, room)
         live = self.waiting[0]
         hits = self._find_hits(live)
@@ -235,11 +234,14 @@ class TieredScheduler(Scheduler):
         return 0 if self._load(live, hits, found) else None
 
     def _admit_loaded(self, plan: StepPlan, room: Room) -> int | None:
-        live = self.loaded[0]
+        live = self._ready[0]
+        self.enter_full_blocks(live, live.num_computed)
         query = first_query(live, live.num_computed, room, self.rules)
         if not query or not self._has_room(live, live.table, query):
             return None
-        self._admit(self.loaded.popleft(), query, plan)
+        del self.loading[self._ready.popleft()]
+        self._ending.append(live)
+        self._admit(live, query, plan)
         return query + self._num_slots
 
     def _worth_loading(self, live: LiveRequest, num_hits: int) -> list[int]:
@@ -280,7 +282,7 @@ class TieredScheduler(Scheduler):
         is_first = live.first_hit_tokens is None
         self._note_hits(live, len(hits) * size)
         live.num_entered = len(hits)
-        keys, end = self._keys(live), self.now
+        keys, end = self._keys(live), self.now + 1  # not in this step, however quick
         for place in sorted(set(found)):
             count = found.count(place)
             name = self.tiered.tiers[place].name
@@ -313,8 +315,10 @@ class TieredScheduler(Scheduler):
         return count + idle <= self.cache.num_free - self._num_reserved()
 
     def _num_reserved(self) -> int:
+        """Blocks that prefills and loads under way will need, and the drafts of one more row."""
         size, drafts = self.rules.block_size, self._num_drafts
         more = 1 + drafts + self._num_lookahead if drafts else 0
-        prefills = [live for live in self.running if live.num_computed < live.prefill_end]
-        needed = (-(-(live.num_known + more) // size) - len(live.table) for live in (*prefills, *self.holding))
+        under_way = {live for live in self.running if live.num_computed < live.prefill_end}
+        under_way.update(self._ending, self.loading)
+        needed = (-(-(live.num_known + more) // size) - len(live.table) for live in under_way)
         return sum(max(blocks, 0) for blocks in needed) + -(-more // size)
