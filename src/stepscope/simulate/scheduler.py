@@ -132,6 +132,7 @@ class Scheduler:
         self._num_drafts = rules.num_speculative_tokens
         self._num_lookahead = rules.num_lookahead_tokens
         self._num_slots = rules.num_budget_slots
+        self._is_ahead = rules.async_scheduling or rules.num_speculative_tokens > 0
         self._num_added = 0
         self._has_news = False
 
@@ -196,17 +197,16 @@ class Scheduler:
     def update(self, plan: StepPlan) -> list[LiveRequest]:
         """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
         ended: list[LiveRequest] = []
+        drafts = plan.drafts
         for live, _, context, is_sampled, num_preemptions in plan.rows:
             if live.is_finished or not is_sampled:
                 continue
             count = 1
-            is_current = live.num_preemptions == num_preemptions
-            if live in plan.drafts:
-                count = self._verify(
-                    live, plan.drafts[live], is_padding=context < live.prefill_end, is_current=is_current
-                )
+            if drafts and live in drafts:
+                is_current = live.num_preemptions == num_preemptions
+                count = self._verify(live, drafts[live], is_padding=context < live.prefill_end, is_current=is_current)
             live.num_known += count
-            if live.placeholders and is_current:
+            if live.placeholders and live.num_preemptions == num_preemptions:
                 live.placeholders -= count
             if live.is_running and self.rules.async_scheduling:
                 self.enter_full_blocks(live, live.num_computed - live.placeholders)
@@ -262,7 +262,8 @@ class Scheduler:
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
         """Rows for running requests; the budget that is left."""
         limit, block_size, lookahead = self.rules.max_model_len, self.rules.block_size, self._num_lookahead
-        budget = self.rules.max_num_batched_tokens - self._num_slots  # what is left for one more row
+        extra = self._num_slots
+        budget = self.rules.max_num_batched_tokens - extra  # what is left for one more row
         index = 0
         while index < len(self.running) and budget > 0:
             live = self.running[index]
@@ -276,13 +277,14 @@ class Scheduler:
             query = min(query, limit - computed - 1)
             if query < 1:
                 continue
-            needed = -(-min(computed + query + lookahead, limit) // block_size) - len(live.table)
+            slots = min(computed + query + lookahead, limit) if lookahead else computed + query
+            needed = -(-slots // block_size) - len(live.table)
             if needed > 0:
                 if not self._make_room(live, needed, plan):
                     break
                 self.cache.take(live.table, needed)
             self._plan(live, query, plan)
-            budget -= query + self._num_slots
+            budget -= query + extra
         return budget
 
     def _make_room(self, live: LiveRequest, needed: int, plan: StepPlan) -> bool:
@@ -363,15 +365,19 @@ class Scheduler:
         live.num_computed = end = context + query
         if (known if known < end else end) // self.rules.block_size > live.num_entered:
             self.enter_full_blocks(live, min(end, known))
-        expected = known + live.placeholders
-        is_sampled = end >= expected
+        num_drafts = end - known - live.placeholders
+        is_sampled = num_drafts >= 0
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
-        if end > expected:
-            plan.drafts[live] = end - expected
-        if is_sampled:
-            live.num_drafts = self._num_drafts
-            if self.rules.async_scheduling:
-                live.placeholders += 1 + end - expected
+        if is_sampled and self._is_ahead:
+            self._expect(live, num_drafts, plan)
+
+    def _expect(self, live: LiveRequest, num_drafts: int, plan: StepPlan) -> None:
+        """Note the drafts that a row verifies, and what comes of it: tokens on their way, drafts for the next row."""
+        if num_drafts:
+            plan.drafts[live] = num_drafts
+        live.num_drafts = self._num_drafts
+        if self.rules.async_scheduling:
+            live.placeholders += 1 + num_drafts
 
     def _keys(self, live: LiveRequest) -> list[int]:
         if live.keys is None:
