@@ -15,6 +15,7 @@ from stepscope.errors import InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.clock import to_ticks
 from stepscope.simulate.outcome import Outcome, StepSpan
+from stepscope.simulate.policy import TimedPolicy
 from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.simulation import Detail, Options, SimulatedRequest, SimulatedStep, Simulation
 from stepscope.simulate.stages import Pipeline, Stages, check_stages
@@ -63,6 +64,7 @@ class Engine:
         check_stages(rules, len(stages.shares))
         self.requests = requests
         self.scheduler = rules.build()
+        self.timed = self.scheduler if isinstance(self.scheduler, TimedPolicy) else None
         self.arrivals = Arrivals(requests)
         self.outcome = Outcome(options)
         self.cost = cost
@@ -81,6 +83,8 @@ class Engine:
             if self.scheduler.has_work:
                 if not self.options.is_exact and self._skip():
                     continue
+                if self.timed:
+                    self.timed.now = self.now
                 plan = self.scheduler.schedule()
                 self.in_flight.append((plan, self._start(plan)))
                 if len(self.in_flight) < self.depth and (plan.rows or self.scheduler.has_work):
@@ -97,12 +101,21 @@ class Engine:
             is_busy = (
                 plan.rows or plan.preempted or self.scheduler.num_running or any(p.rows for p, _ in self.in_flight)
             )
-            if self.scheduler.num_waiting and not is_busy:
+            if self.scheduler.num_waiting and not is_busy and not self._await_event():
                 raise InvariantBroken(f"{self.scheduler.num_waiting} requests wait and none is admitted")
 
     def result(self) -> Simulation:
         """What is kept of a run that has ended."""
         return self.outcome.result(self.requests, self.now, self.device.times())
+
+    def _await_event(self) -> bool:
+        """Move an idle engine's clock to what ends by itself, or to the next arrival before; False: nothing will."""
+        event = self.timed.next_event if self.timed else None
+        if event is None:
+            return False
+        coming = self.arrivals.next
+        self.now = max(self.now, event if coming is None else min(event, coming))
+        return True
 
     def _start(self, plan: StepPlan) -> int:
         """Give a step to the device; when it ends."""

@@ -110,6 +110,8 @@ class Outcome:
             prefix_hit_tokens=live.first_hit_tokens or 0,
             num_preemptions=live.num_preemptions,
             times=times,
+            resumed_hit_tokens=live.resumed_hit_tokens,
+            loaded_tokens=tuple(live.loaded_tokens.items()),
             rank=progress.rank,
             handover=handover,
         )

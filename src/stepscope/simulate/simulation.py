@@ -70,9 +70,14 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """One request that has ended. `prefix_hit_tokens` is of its first admission, `rank` the one that ended it.
+    """One request that has ended.
 
-    `handover`: where it was decoded on another engine than its prompt.
+    Attributes:
+        prefix_hit_tokens: found in the device's cache at its first admission.
+        resumed_hit_tokens: found anywhere when it came back after preemptions; mostly its own: no reuse.
+        loaded_tokens: loaded at its first admission, by KV tier.
+        rank: the one that ended it.
+        handover: where it was decoded on another engine than its prompt.
     """
 
     request_id: str
@@ -80,6 +85,8 @@ class SimulatedRequest:
     prefix_hit_tokens: int
     num_preemptions: int
     times: RequestTimes
+    resumed_hit_tokens: int = 0
+    loaded_tokens: tuple[tuple[str, int], ...] = ()
     rank: int = 0
     handover: Handover | None = None
 
