@@ -6,8 +6,8 @@ The first line says which engine (`model`: a config.json, `engine`: arguments), 
 `requests` with arrival_s, seed, shared_seed, shared_len, prompt_len, output_len. The answer to the first is the rules
 that the engine came up with, the answer to a run is its requests' times and its steps.
 
-Clock "wall" waits for arrivals. Clock "busy" counts the engine thread's CPU seconds alone, and jumps to the next arrival
-where the engine has nothing to do: the same engine on a machine that nobody else uses.
+Clock "wall" waits for arrivals. Clock "busy" counts the engine thread's CPU seconds alone, and jumps to the next
+arrival where the engine has nothing to do: the same engine on a machine that nobody else uses.
 """
 
 from __future__ import annotations
@@ -177,7 +177,11 @@ def main() -> None:
         llm = start(asked, Path(folder))
         print(json.dumps(rules_of(llm)), file=answers, flush=True)
         for line in sys.stdin:
-            print(json.dumps(serve(llm, schedule, json.loads(line), asked["model"]["vocab_size"])), file=answers, flush=True)
+            print(
+                json.dumps(serve(llm, schedule, json.loads(line), asked["model"]["vocab_size"])),
+                file=answers,
+                flush=True,
+            )
         llm.llm_engine.engine_core.shutdown()
 
 
