@@ -52,9 +52,9 @@ bf16 = { flop_per_s = 2e11, source = "a round figure: the factors scale it", dat
 
 
 class Engine:
-    """One engine process of a chunk size; between runs it waits for its next line and uses no CPU."""
+    """One engine process for all runs: two processes of one engine differ by up to 15 % in decode steps."""
 
-    def __init__(self, python: Path, chunk: int, log: Path) -> None:
+    def __init__(self, python: Path, log: Path) -> None:
         self._log = log.open("w", encoding="utf-8")
         self._process = subprocess.Popen(
             [str(python), "-P", str(HERE / "same_time_engine.py")],  # -P: files here have names of installed packages
@@ -63,11 +63,11 @@ class Engine:
             stderr=self._log,
             text=True,
         )
-        self.rules = self._ask({"model": MODEL, "engine": ENGINE | {"max_num_batched_tokens": chunk}})
+        self.rules = self._ask({"model": MODEL, "engine": ENGINE})
 
     def run(self, load: Load, clock: str) -> dict[str, Any]:
         """What its requests and steps took."""
-        return self._ask({"clock": clock, "requests": requests_of(load)})
+        return self._ask({"clock": clock, "chunk": load.chunk, "requests": requests_of(load)})
 
     def close(self) -> None:
         """End the process."""
@@ -240,23 +240,22 @@ def describe(chosen: Calibration, all_of: list[Calibration]) -> list[str]:
 
 
 def record(python: Path, clock: str, work: Path) -> dict[str, Any]:
-    """The calibration run and the repeats of all others, interleaved: engines' rules, and answers by run."""
-    chunks = sorted({load.chunk for load in (CALIBRATION, *HELD_OUT)})
-    engines = {chunk: Engine(python, chunk, work / f"engine-{chunk}.log") for chunk in chunks}
+    """The calibration run and the repeats of all others, interleaved: the engine's rules, and answers by run."""
+    engine = Engine(python, work / "engine.log")
     runs: dict[str, list[dict[str, Any]]] = {load.name: [] for load in (CALIBRATION, *HELD_OUT)}
     try:
         for round_ in range(REPEATS):
             for load in (*([] if round_ else [CALIBRATION]), *HELD_OUT):
-                runs[load.name].append(engines[load.chunk].run(load, clock))
+                runs[load.name].append(engine.run(load, clock))
     finally:
-        for engine in engines.values():
-            engine.close()
-    return {"rules": {str(chunk): engine.rules for chunk, engine in engines.items()}, "runs": runs}
+        engine.close()
+    return {"rules": engine.rules, "runs": runs}
 
 
 def predict(load: Load, rules: dict[str, Any], calibration: Calibration) -> dict[str, Factor]:
     """A run's figures from its requests and the engine's rules alone."""
-    known = SchedulerRules(**{name: value for name, value in rules.items() if name != "engine_version"})
+    own = {name: value for name, value in rules.items() if name != "engine_version"}
+    known = SchedulerRules(**own | {"max_num_batched_tokens": load.chunk})
     return predict_with_draws(
         simulated(requests_of(load)), known, calibration, lambda c: plain_step_time(c, known.max_num_batched_tokens)
     )
@@ -279,12 +278,11 @@ def main() -> int:
     else:
         parser.error("name the engine's interpreter with --engine-python")
     rules, runs = saved["rules"], saved["runs"]
-    chosen, all_of = calibrate(runs[CALIBRATION.name][0], rules[str(CALIBRATION.chunk)]["engine_version"])
+    chosen, all_of = calibrate(runs[CALIBRATION.name][0], rules["engine_version"])
     write_calibration(chosen, args.work / f"same_time_{args.clock}.toml")
     plain = next(c for c in all_of if c.cost == "none")
     scores = {
-        load.name: score([figures_of(a) for a in runs[load.name]], predict(load, rules[str(load.chunk)], plain))
-        for load in HELD_OUT
+        load.name: score([figures_of(a) for a in runs[load.name]], predict(load, rules, plain)) for load in HELD_OUT
     }
     lines, is_met = report(scores)
     text = "\n".join([*describe(chosen, all_of), "", *lines, "", "met" if is_met else "NOT met"])

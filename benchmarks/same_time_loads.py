@@ -33,6 +33,7 @@ MODEL: dict[str, Any] = {
     "eos_token_id": 2,
 }
 ENGINE: dict[str, Any] = {
+    "max_num_batched_tokens": 512,
     "max_num_seqs": 16,
     "max_model_len": 2048,
     "block_size": 32,
@@ -45,7 +46,7 @@ class Load:
     """One run. `prompt`, `answer`: median lengths; `shared`: tokens of the prefix that `hit` of the requests have."""
 
     name: str
-    chunk: int  # max_num_batched_tokens
+    chunk: int  # most tokens of a step
     count: int
     rate_per_s: float
     prompt: int
