@@ -29,7 +29,7 @@ from stepscope.calibrate.prediction import predict_with_draws
 from stepscope.calibrate.steps import About, Modelled, calibrate_steps, choose_calibration
 from stepscope.cost.calibration import Calibration, Factor, Source
 from stepscope.cost.calibration_file import write_calibration
-from stepscope.cost.hardware import parse_hardware
+from stepscope.cost.hardware import load_hardware
 from stepscope.latency import RequestTimes, spread
 from stepscope.models.hf_config import from_hf_config
 from stepscope.simulate.plain_time import plain_step_time
@@ -41,14 +41,6 @@ FIGURES = tuple(TITLES)
 REPEATS = 3
 TOLERANCE = 0.10
 SPREADS = 1.5
-# Of one CPU thread, roughly: factors scale it, so only the ratio of the two says anything.
-HARDWARE = """
-title = "one CPU thread"
-[achieved]
-memory = { bytes_per_s = 1e10, source = "a round figure: the factors scale it", date = "2026-11" }
-[achieved.compute]
-bf16 = { flop_per_s = 2e11, source = "a round figure: the factors scale it", date = "2026-11" }
-"""
 
 
 class Engine:
@@ -126,7 +118,7 @@ def calibrate(answer: dict[str, Any], version: str) -> tuple[Calibration, list[C
     )
     modelled = Modelled(
         architecture=from_hf_config(MODEL, name="tiny-qwen3"),
-        hardware=parse_hardware(HARDWARE, "cpu-thread", "same_time.py"),
+        hardware=load_hardware("cpu"),
         cost="bound",
     )
     found = [calibrate_steps(steps, about), calibrate_steps(steps, about, modelled)]
