@@ -14,6 +14,7 @@ import argparse
 import datetime as dt
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from same_time_loads import CALIBRATION, ENGINE, HELD_OUT, MODEL, Load, requests
 
 from stepscope.batch import BatchShape, Row
 from stepscope.calibrate.measured import MeasuredStep, has_decodes
-from stepscope.calibrate.prediction import predict_with_draws
+from stepscope.calibrate.prediction import Drawing, predict_with_draws
 from stepscope.calibrate.steps import About, Modelled, calibrate_steps, choose_calibration
 from stepscope.cost.calibration import Calibration, Factor, Source
 from stepscope.cost.calibration_file import write_calibration
@@ -241,7 +242,14 @@ def record(python: Path, clock: str, work: Path) -> dict[str, Any]:
                 runs[load.name].append(engine.run(load, clock))
     finally:
         engine.close()
-    return {"rules": engine.rules, "runs": runs}
+    return {
+        "clock": clock,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[2],  # of the last 15 minutes
+        "rules": engine.rules,
+        "runs": runs,
+    }
 
 
 def predict(load: Load, rules: dict[str, Any], calibration: Calibration) -> dict[str, Factor]:
@@ -253,33 +261,57 @@ def predict(load: Load, rules: dict[str, Any], calibration: Calibration) -> dict
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Simulated against measured latencies of the real vLLM CPU engine.")
-    parser.add_argument("--engine-python", type=Path, help="of the environment that examples/install_engine.sh makes")
-    parser.add_argument("--again", type=Path, help="score the answers that a run has left in this file")
-    parser.add_argument("--clock", choices=("busy", "wall"), default="busy")
-    parser.add_argument("--work", type=Path, default=HERE / ".work", help="where logs, answers and the calibration go")
-    parser.add_argument("--write", action="store_true", help="also write benchmarks/results/same_time.md")
-    args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
-    if args.again:
-        saved = json.loads(args.again.read_text(encoding="utf-8"))
-    elif args.engine_python:
-        saved = record(args.engine_python, args.clock, args.work)
-        (args.work / f"same_time_{args.clock}.json").write_text(json.dumps(saved), encoding="utf-8")
-    else:
-        parser.error("name the engine's interpreter with --engine-python")
-    rules, runs = saved["rules"], saved["runs"]
+def section(saved: dict[str, Any], work: Path) -> tuple[list[str], bool]:
+    """One clock's lines, and whether the requirement is met."""
+    rules, runs, clock = saved["rules"], saved["runs"], saved["clock"]
     chosen, all_of = calibrate(runs[CALIBRATION.name][0], rules["engine_version"])
-    write_calibration(chosen, args.work / f"same_time_{args.clock}.toml")
+    write_calibration(chosen, work / f"same_time_{clock}.toml")
     plain = next(c for c in all_of if c.cost == "none")
     scores = {
         load.name: score([figures_of(a) for a in runs[load.name]], predict(load, rules, plain)) for load in HELD_OUT
     }
     lines, is_met = report(scores)
-    text = "\n".join([*describe(chosen, all_of), "", *lines, "", "met" if is_met else "NOT met"])
+    busy = f"{saved['load_average']:.1f} processes wanted the {saved['cores']} cores" if saved.get("cores") else ""
+    title = [f"## Clock: {clock}", "", f"Recorded {saved['date']}; {busy or 'load not noted'}.", ""]
+    return [*title, *describe(chosen, all_of), "", *lines, "", f"Requirement {'met' if is_met else 'NOT met'}."], is_met
+
+
+HEAD = """# Simulated against measured latencies
+
+Written by `python benchmarks/same_time.py --write`. The real vLLM CPU engine {version} with a tiny Qwen3 (dummy
+weights, one thread) was recorded on one run, and its steps' times were fitted. Every other run was then simulated from
+its requests and the engine's rules alone (chunk, seats, blocks), and measured {repeats} times, interleaved, in one
+process.
+
+Measured: the median of the repeats. Spread: (highest - lowest) / median of them. Simulated: the calibration's figure,
+and the 5th to 95th percentile of {draws} draws. Clock busy: CPU seconds of the engine's thread, arrivals included, so
+that other work on the machine stays out, but for the caches it shares. Clock wall: seconds.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Simulated against measured latencies of the real vLLM CPU engine.")
+    parser.add_argument("--engine-python", type=Path, help="of the environment that examples/install_engine.sh makes")
+    parser.add_argument("--again", type=Path, nargs="+", help="score the answers that runs have left in these files")
+    parser.add_argument("--clock", choices=("busy", "wall"), default="busy")
+    parser.add_argument("--work", type=Path, default=HERE / "work", help="where logs, answers and calibrations go")
+    parser.add_argument("--write", action="store_true", help="also write benchmarks/results/same_time.md")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    if args.again:
+        saved = [json.loads(path.read_text(encoding="utf-8")) for path in args.again]
+    elif args.engine_python:
+        saved = [record(args.engine_python, args.clock, args.work)]
+        (args.work / f"same_time_{args.clock}.json").write_text(json.dumps(saved[0]), encoding="utf-8")
+    else:
+        parser.error("name the engine's interpreter with --engine-python")
+    sections = [section(one, args.work) for one in saved]
+    text = "\n\n".join("\n".join(lines) for lines, _ in sections) + "\n"
     print(text)
-    return 0 if is_met else 1
+    if args.write:
+        head = HEAD.format(version=saved[0]["rules"]["engine_version"], repeats=REPEATS, draws=Drawing().count)
+        (HERE / "results" / "same_time.md").write_text(f"{head}\n{text}", encoding="utf-8")
+    return 0 if all(is_met for _, is_met in sections) else 1
 
 
 if __name__ == "__main__":
