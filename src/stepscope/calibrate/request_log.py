@@ -60,7 +60,9 @@ def read_request_log(path: Path, *, num_fitted: int | None = None, by_queue: boo
         offset = min(row["queued_ts"] - row["arrival_time"] for row in ordered[:num_fitted])
         arrivals = [row["arrival_time"] + offset for row in rows]
     begin = min(arrivals)
-    made = [_request(number, row, arrival, begin) for number, (row, arrival) in enumerate(zip(rows, arrivals, strict=True))]
+    made = [
+        _request(number, row, arrival, begin) for number, (row, arrival) in enumerate(zip(rows, arrivals, strict=True))
+    ]
     return tuple(sorted(made, key=lambda request: request.times.arrival_s))
 
 
@@ -71,7 +73,9 @@ def _row(path: Path, number: int, line: str) -> dict[str, float]:
         if told.get("arrival_time") is not None:
             row["arrival_time"] = float(told["arrival_time"])
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{path}, line {number}: {error!r}. A line holds {', '.join(NEEDED)} and arrival_time.") from error
+        raise BadInput(
+            f"{path}, line {number}: {error!r}. A line holds {', '.join(NEEDED)} and arrival_time."
+        ) from error
     return row
 
 

@@ -2,20 +2,22 @@
 
 A simulation with the coefficients so far tells which steps, of which shapes, lie between a request's arrival, its first
 and its last token. Each of those spans is then a sum of terms x coefficients, equal to what the log says it took: least
-squares of relative errors, coefficients 0 or more (`least_squares`). New coefficients move the schedule, so this is
-repeated, with a shorter step where the simulated latencies got no closer. Only requests before `num_fitted` are looked
-at; of all others the simulator is told arrival and lengths, for they share the engine's steps.
+squares of relative errors, coefficients 0 or more. New coefficients move the schedule, so this is repeated. Only the
+first `num_fitted` requests' times are looked at; of the others the simulator is told arrival and lengths.
+A request that need not queue waits for the step in flight, and at which moment of that step it came is settled by
+everything before: coefficients that differ by a percent give it another wait. So fit and prediction rest on several
+runs with coefficients drawn about a percent apart, and the prediction is the median (docs/decisions/0561).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.calibrate.step_form import NUM_TERMS, StepForm
+from stepscope.calibrate.step_form import NUM_TERMS, TERMS, StepForm
 from stepscope.cost.least_squares import Array, fit_linear
 from stepscope.errors import BadInput
 from stepscope.simulate.engine import simulate
@@ -30,29 +32,32 @@ if TYPE_CHECKING:
     from stepscope.simulate.scheduler import SchedulerRules
     from stepscope.simulate.simulation import SimulatedRequest, Simulation
 
-FEWEST = 20  # requests; fewer do not tell seven terms apart
-ROUNDS = 24
-CLOSE = 1e-4  # the gain of a round below which it is over
+FEWEST = 20  # requests; fewer do not tell the terms apart
+ROUNDS, RUNS_A_ROUND = 9, 2
+FULL_ROUNDS = 3  # after these, half of the way each time: the schedule moves less
+RUNS = 9  # of a prediction
+JITTER = 0.01
 EPSILON = 1e-9  # s; ends of steps are equal to less than that
+_START = {"step": 0.015, "mixed": 0.002, "row": 1e-5, "decode_kv": 1e-8, "query_kv": 1e-9, "token": 3e-5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class EngineSetup:
     """How the engine that wrote the log was run; what its settings tell.
 
     Attributes:
         rules: its scheduler's.
         num_ranks: data-parallel ranks in lockstep.
-        router: how requests get to a rank.
+        router: how a request gets to a rank; None: in turn.
         saturation: num_experts / top_k; None: no experts.
-        options: of the simulator, where they are not the defaults.
+        options: of the simulator.
     """
 
     rules: SchedulerRules
     num_ranks: int = 1
     router: Balancer | None = None
     saturation: float | None = None
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
     def run(self, log: Sequence[LoggedRequest], form: StepForm) -> Simulation:
         """Simulate the requests of a log."""
@@ -64,7 +69,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Of the same requests, in one order; seconds."""
+    """Of the same requests, in one order; seconds. `decode_s` is the time from the first token to the last."""
 
     ttft_s: Array
     decode_s: Array
@@ -83,13 +88,29 @@ class Latencies:
                 raise BadInput(f"request {each.request_id!r} has no time of its first or last token: leave it out.")
             ttft.append(each.times.ttft_s)
             e2el.append(each.times.e2el_s)
-        first, all_ = np.array(ttft), np.array(e2el)
-        return cls(ttft_s=first, decode_s=all_ - first, e2el_s=all_)
+        return cls(ttft_s=np.array(ttft), decode_s=np.array(e2el) - np.array(ttft), e2el_s=np.array(e2el))
+
+    @classmethod
+    def median(cls, runs: Sequence[Latencies]) -> Latencies:
+        """Of several runs, each request by itself."""
+        return cls(
+            ttft_s=np.median([run.ttft_s for run in runs], axis=0),
+            decode_s=np.median([run.decode_s for run in runs], axis=0),
+            e2el_s=np.median([run.e2el_s for run in runs], axis=0),
+        )
+
+    def first(self, count: int) -> Latencies:
+        """Those of the first requests."""
+        return Latencies(ttft_s=self.ttft_s[:count], decode_s=self.decode_s[:count], e2el_s=self.e2el_s[:count])
+
+    def joined(self) -> Array:
+        """All of them in one row: TTFT, decode, E2EL."""
+        return np.concatenate([self.ttft_s, self.decode_s, self.e2el_s])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFit:
-    """What was fitted, on how many requests, with how many simulations; `loss`: mean relative error, large ones capped."""
+    """What was fitted, to how many requests, by how many simulations; `loss`: mean relative error, each at most 1."""
 
     form: StepForm
     num_fitted: int
@@ -97,80 +118,79 @@ class RequestFit:
     loss: float
 
 
-def fit_requests(log: Sequence[LoggedRequest], deployment: Deployment, num_fitted: int) -> RequestFit:
+def fit_requests(
+    log: Sequence[LoggedRequest], setup: EngineSetup, num_fitted: int, rng: np.random.Generator
+) -> RequestFit:
     """Fit to the first `num_fitted` requests of a log.
 
     Raises:
         BadInput: too few requests, or one without its times.
     """
     if not FEWEST <= num_fitted <= len(log):
-        raise BadInput(f"a fit of {num_fitted} out of {len(log)} requests: it needs {FEWEST} or more, and no more than there are.")
+        raise BadInput(
+            f"a fit to the first {num_fitted} of {len(log)} requests: give {FEWEST} or more, and at most all of them."
+        )
     measured = Latencies.of(log[:num_fitted])
-    form = _first_form(log, deployment)
-    run = deployment.run(log, form)
-    best, best_loss = form, loss(run, measured)
-    stride = 1.0
-    num_simulations = 1
-    aim = _solve(run, best, measured)
-    while num_simulations < ROUNDS and stride > 0.05:
-        form = _between(best, aim, stride)
-        run = deployment.run(log, form)
-        num_simulations += 1
-        found = loss(run, measured)
-        if found < best_loss:
-            gain = best_loss - found
-            best, best_loss = form, found
-            aim = _solve(run, best, measured)
-            stride = min(1.0, stride * 2) if gain > CLOSE else stride / 2
-        else:
-            stride /= 2
-    return RequestFit(form=best, num_fitted=num_fitted, num_simulations=num_simulations, loss=best_loss)
+    form = StepForm(coefficients=tuple(_START.get(name, 0.0) for name in TERMS), saturation=setup.saturation)
+    best, best_loss = form, float("inf")
+    for number in range(ROUNDS):
+        spans, simulated = [], []
+        for _ in range(RUNS_A_ROUND):
+            drawn = _draw(form, rng)
+            run = setup.run(log, drawn)
+            spans.append(_spans(run, drawn, num_fitted))
+            simulated.append(Latencies.of(run.requests[:num_fitted]))
+        loss = mean_error(Latencies.median(simulated), measured)
+        if loss < best_loss:
+            best, best_loss = form, loss
+        aim = _solve(np.vstack(spans), np.tile(measured.joined(), RUNS_A_ROUND))
+        if number >= FULL_ROUNDS:
+            aim = (aim + np.array(form.coefficients)) / 2
+        form = StepForm(coefficients=tuple(aim.tolist()), saturation=setup.saturation)
+    return RequestFit(form=best, num_fitted=num_fitted, num_simulations=ROUNDS * RUNS_A_ROUND, loss=best_loss)
 
 
-def loss(run: Simulation, measured: Latencies) -> float:
-    """Mean relative error of the first requests' TTFT, decode span and E2EL, each capped at 1."""
-    count = len(measured.ttft_s)
-    simulated = Latencies.of(run.requests[:count])
-    errors = [
-        np.abs(getattr(simulated, name) - getattr(measured, name)) / np.maximum(getattr(measured, name), 1e-6)
-        for name in ("ttft_s", "decode_s", "e2el_s")
-    ]
-    return float(np.minimum(np.concatenate(errors), 1.0).mean())
+def predict_requests(
+    log: Sequence[LoggedRequest], setup: EngineSetup, form: StepForm, rng: np.random.Generator
+) -> Latencies:
+    """Each request's latencies: the median of several runs. Of the log only arrivals and lengths are looked at."""
+    return Latencies.median([Latencies.of(setup.run(log, _draw(form, rng)).requests) for _ in range(RUNS)])
 
 
-def _first_form(log: Sequence[LoggedRequest], deployment: Deployment) -> StepForm:
-    """A step and its tokens share the time that the log took."""
-    first = [each.times for each in log]
-    del first
-    return StepForm(
-        coefficients=(0.015, 0.002, 1e-5, 3e-5, 1e-8, 1e-9, 0.0), saturation=deployment.saturation
-    )
+def mean_error(predicted: Latencies, measured: Latencies) -> float:
+    """Mean relative error of TTFT, decode span and E2EL, each counted as 1 at most; spans of no length are left out."""
+    told = measured.joined()
+    is_long = told > EPSILON
+    return float(np.minimum(np.abs(predicted.joined()[is_long] / told[is_long] - 1), 1.0).mean())
 
 
-def _between(form: StepForm, aim: Array, stride: float) -> StepForm:
-    start = np.array(form.coefficients)
-    return StepForm(coefficients=tuple((start + stride * (aim - start)).tolist()), saturation=form.saturation)
+def _draw(form: StepForm, rng: np.random.Generator) -> StepForm:
+    factors = np.exp(JITTER * rng.standard_normal(NUM_TERMS))
+    return StepForm(coefficients=tuple((np.array(form.coefficients) * factors).tolist()), saturation=form.saturation)
 
 
-def _solve(run: Simulation, form: StepForm, measured: Latencies) -> Array:
-    """Coefficients that give the spans their measured length, were the schedule as simulated."""
+def _spans(run: Simulation, form: StepForm, count: int) -> Array:
+    """Terms of what was computed while the first requests waited, decoded, and both, in the order of `joined`."""
     steps = _Steps.of(run, form)
-    times = [each.times for each in run.requests[: len(measured.ttft_s)]]
+    times = [each.times for each in run.requests[:count]]
     arrival = steps.until(np.array([each.arrival_s for each in times]))
     first = steps.until(np.array([each.first_token_s for each in times]))
     last = steps.until(np.array([each.last_token_s for each in times]))
-    spans = np.vstack([first - arrival, last - first, last - arrival])
-    lengths = np.concatenate([measured.ttft_s, measured.decode_s, measured.e2el_s])
-    is_long = lengths > EPSILON
+    return np.vstack([first - arrival, last - first, last - arrival])
+
+
+def _solve(spans: Array, lengths: Array) -> Array:
+    """Coefficients that give the spans their measured lengths, were the schedule as simulated."""
+    is_long = (lengths > EPSILON) & spans.any(axis=1)
     used = spans.any(axis=0)
-    aim = np.zeros(NUM_TERMS)
-    aim[used] = fit_linear(spans[is_long][:, used], lengths[is_long])
-    return aim
+    found = np.zeros(NUM_TERMS)
+    found[used] = fit_linear(spans[is_long][:, used], lengths[is_long])
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Steps:
-    """Steps of a run in order: start, end, and the terms of all steps before each."""
+    """Steps of a run in order, ranks together: start, end, terms, and the terms of all steps before each."""
 
     start: Array
     end: Array
@@ -181,7 +201,7 @@ class _Steps:
     def of(cls, run: Simulation, form: StepForm) -> _Steps:
         together = [list(group) for _, group in groupby(run.steps, key=lambda step: step.start_s)]
         terms = np.array(
-            [form.terms([step.shape for step in group] + [None] * group[0].num_dummy) for group in together]
+            [form.terms([*(step.shape for step in group), *[None] * group[0].num_dummy]) for group in together]
         )
         return cls(
             start=np.array([group[0].start_s for group in together]),
@@ -193,5 +213,6 @@ class _Steps:
     def until(self, times: Array) -> Array:
         """Terms of all that was computed until each time; of the step at that time its share."""
         at = np.minimum(np.searchsorted(self.end, times - EPSILON), len(self.end) - 1)
-        share = np.clip((times - self.start[at]) / (self.end[at] - self.start[at]), 0, 1)
+        length = np.maximum(self.end[at] - self.start[at], EPSILON)
+        share = np.clip((times - self.start[at]) / length, 0, 1)
         return np.asarray(self.before[at] + share[:, None] * self.terms[at])
