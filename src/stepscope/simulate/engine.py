@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.latency import RequestTimes
 from stepscope.simulate.clock import to_seconds, to_ticks
+from stepscope.simulate.compressed import Columns, Outcome, run_columns
 from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.step_time import StepTime
 from stepscope.simulate.stretch import find_stretch
@@ -122,11 +123,35 @@ def simulate(
     Raises:
         BadInput: the workload cannot run (before any step), or the cost of a step is no number of 0 or more.
     """
-    asked = tuple(requests)
+    asked, options = tuple(requests), options or Options()
     check_workload(asked, rules)
-    engine = _Engine(asked, rules, cost, options or Options())
+    if isinstance(cost, StepTime) and options.steps == "none" and not (options.with_gaps or options.is_exact):
+        outcome = run_columns(Columns(asked), rules, cost, host=to_ticks(options.host_s))
+        if isinstance(outcome, Outcome):
+            return _simulation(asked, outcome)
+    engine = _Engine(asked, rules, cost, options)
     engine.run()
     return engine.result(asked)
+
+
+def _simulation(requests: Sequence[Request], outcome: Outcome) -> Simulation:
+    columns = zip(requests, *outcome.columns_s(), outcome.output_len, strict=True)
+    return Simulation(
+        requests=tuple(
+            SimulatedRequest(
+                request_id=request.request_id,
+                prompt_len=request.prompt_len,
+                prefix_hit_tokens=0,
+                num_preemptions=0,
+                times=RequestTimes(arrival_s=arrival, first_token_s=first, last_token_s=last, output_len=output_len),
+            )
+            for request, arrival, first, last, output_len in columns
+        ),
+        steps=(),
+        num_steps=outcome.num_steps,
+        num_scheduled_tokens=outcome.num_scheduled_tokens,
+        end_s=to_seconds(outcome.end),
+    )
 
 
 class _Arrivals:
@@ -179,6 +204,7 @@ class _Engine:
         self.cost = cost
         self.options = options
         self.host = to_ticks(options.host_s)
+        self.with_rows = options.steps == "rows" or (isinstance(cost, StepTime) and cost.needs_rows)
         self.depth = 2 if rules.async_scheduling else 1
         self.now = 0
         self.free = 0  # when the device has done what it was given
@@ -219,7 +245,7 @@ class _Engine:
         """Give a step to the device; when it ends."""
         if not plan.rows:
             return self.now
-        shape = plan.to_shape(with_rows=self.options.steps == "rows")
+        shape = plan.to_shape(with_rows=self.with_rows)
         self._advance(shape, plan)
         return self.free
 
@@ -233,7 +259,7 @@ class _Engine:
                 SimulatedStep(
                     start_s=to_seconds(start),
                     end_s=to_seconds(self.free),
-                    shape=shape,
+                    shape=shape if self.options.steps == "rows" else replace(shape, rows=None),
                     num_free_blocks=self.scheduler.num_free_blocks,
                     num_waiting=self.scheduler.num_waiting,
                     num_preempted=len(plan.preempted) if plan else 0,

@@ -1,0 +1,220 @@
+"""Compressed: requests, rules and a StepTime -> the times of every request, by the event loop, or why that does not hold.
+
+It holds for requests that come in order, share no text that the cache could find, and are never preempted. Its answer
+is the engine's to the tick; where it has none, the engine simulates. `Columns` are made once for many runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import fsum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from stepscope.latency import Spread, percentile
+from stepscope.simulate.clock import TICKS_PER_S, to_ticks
+from stepscope.simulate.compiled import LAST_TICK, holds_in_64_bits, load_loop, to_arrays
+from stepscope.simulate.event_loop import DONE, REASONS, TOO_LONG, Demand, Found, Limits, run_events
+from stepscope.simulate.request import block_keys
+from stepscope.simulate.sarathi import SarathiRules
+from stepscope.simulate.scheduler import SchedulerRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stepscope.simulate.policy import Rules
+    from stepscope.simulate.request import Request
+    from stepscope.simulate.step_time import StepTime
+
+    Ticks: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+    Seconds: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+COMPILED_FROM = 20_000  # requests from which on the compiled loop is worth loading numba (a second or two)
+_ANY_TICKS = 1 << 100  # beyond any run, for Python's integers
+
+
+class Columns:
+    """A workload as columns, for as many runs as one likes; who follows whom must be known to be no circle."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self.requests = tuple(requests)
+        self.arrival = [to_ticks(request.arrival_s) for request in self.requests]
+        self.prompt = [request.prompt_len for request in self.requests]
+        self.output = [request.output_len for request in self.requests]
+        self.told = [request.max_tokens or request.output_len for request in self.requests]
+        self.first_follower, self.next_follower = self._find_followers()
+        free = [i for i, request in enumerate(self.requests) if request.after is None]
+        self.order = [*sorted(free, key=self.arrival.__getitem__), -1]
+        self.longest = max((p + told for p, told in zip(self.prompt, self.told, strict=True)), default=0)
+        self.latest = max(self.arrival, default=0)
+        self.num_tokens = sum(self.prompt) + sum(self.told)
+        self._demands: dict[tuple[int, bool], Demand] = {}
+
+    def demand(self, max_model_len: int, *, are_arrays: bool = False) -> Demand:
+        """What the event loop is given: lengths end at the model's limit. Lists, or arrays of 64-bit integers."""
+        key = min(max_model_len, self.longest), are_arrays
+        found = self._demands.get(key)
+        if found is None:
+            found = to_arrays(self.demand(key[0])) if are_arrays else self._demand(key[0])
+            self._demands[key] = found
+        return found
+
+    def shares_text(self, block_size: int) -> bool:
+        """Whether two of them begin with the same full block, so that a cache could find one's text for the other."""
+        seen: set[int] = set()
+        for request in self.requests:
+            spans, left = [], block_size
+            for part in request.text:
+                spans.append((part.source, part.start, min(part.length, left)))
+                left -= spans[-1][2]
+            keys = block_keys(spans, block_size)
+            if keys and keys[0] in seen:
+                return True
+            seen.update(keys)
+        return False
+
+    def _demand(self, max_model_len: int) -> Demand:
+        room = [max_model_len - prompt for prompt in self.prompt]
+        output = [min(pair) for pair in zip(self.output, room, strict=True)]
+        seen_by_scheduler = zip(output, self.told, room, strict=True)
+        foreseen = [int(asked == min(told, most)) for asked, told, most in seen_by_scheduler]
+        return Demand(self.arrival, self.prompt, output, foreseen, self.order, self.first_follower, self.next_follower)
+
+    def _find_followers(self) -> tuple[list[int], list[int]]:
+        first, after = [-1] * len(self.requests), [-1] * len(self.requests)
+        if any(request.after is not None for request in self.requests):
+            places = {request.request_id: i for i, request in enumerate(self.requests)}
+            for i, request in enumerate(self.requests):
+                if request.after is not None:
+                    leader = places[request.after]
+                    after[i], first[leader] = first[leader], i
+        return first, after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Every request's times, in ticks and in the order of the workload."""
+
+    arrival: Sequence[int]
+    first: Sequence[int]
+    last: Sequence[int]
+    output_len: Sequence[int]
+    num_steps: int
+    num_scheduled_tokens: int
+    end: int
+
+    def columns_s(self) -> tuple[list[float], list[float], list[float]]:
+        """Arrivals, first and last tokens in seconds."""
+        arrival, first, last = (_seconds(column).tolist() for column in (self.arrival, self.first, self.last))
+        return arrival, first, last
+
+    def spreads(self) -> dict[str, Spread | None]:
+        """TTFT, TPOT and E2EL (s), as `latency.spread` gives them of the requests one by one."""
+        arrival, first, last = (_seconds(column) for column in (self.arrival, self.first, self.last))
+        output = np.asarray(self.output_len, dtype=np.int64)
+        is_long = output > 1
+        tpot = (last[is_long] - first[is_long]) / (output[is_long] - 1)
+        return {"ttft_s": _spread(first - arrival), "tpot_s": _spread(tpot), "e2el_s": _spread(last - arrival)}
+
+
+def run_columns(
+    columns: Columns, rules: Rules, cost: StepTime, *, host: int = 0, compiled: bool | None = None
+) -> Outcome | str:
+    """The outcome, or why the engine has to simulate request by request.
+
+    Args:
+        columns: requests that the rules have accepted (`engine.check_workload`).
+        rules: vLLM's or Sarathi's.
+        cost: ticks of a step.
+        host: ticks of the host's work per step.
+        compiled: use the compiled loop; None: where numba is installed and the workload is large.
+    """
+    limits = _limits(columns, rules, host)
+    if isinstance(limits, str):
+        return limits
+    count = len(columns.requests)
+    status = TOO_LONG
+    if count >= COMPILED_FROM if compiled is None else compiled:
+        status, found = _run_compiled(columns, rules, cost, limits)
+    if status == TOO_LONG:
+        found = Found([0] * count, [0] * count, [0] * count, [0, 0, 0])
+        times = cost.columns(min(limits.seats, count))
+        status = run_events(columns.demand(rules.max_model_len), limits, times, found)
+    if status != DONE:
+        return REASONS[status]
+    num_steps, num_tokens, end = (int(total) for total in found.totals)
+    return Outcome(
+        arrival=found.arrival,
+        first=found.first,
+        last=found.last,
+        output_len=columns.demand(rules.max_model_len).output,
+        num_steps=num_steps,
+        num_scheduled_tokens=num_tokens,
+        end=end,
+    )
+
+
+def _run_compiled(columns: Columns, rules: Rules, cost: StepTime, limits: Limits) -> tuple[int, Found]:
+    """The compiled loop's status; TOO_LONG also where there is none."""
+    count = len(columns.requests)
+    most_rows = min(limits.seats, count)
+    found = Found(*(np.zeros(count, dtype=np.int64) for _ in range(3)), np.zeros(3, dtype=np.int64))
+    sizes = {"latest": columns.latest, "longest": columns.longest, "num_tokens": columns.num_tokens, "count": count}
+    loop = load_loop() if holds_in_64_bits(limits, cost.columns(most_rows), **sizes) else None
+    if loop is None:
+        return TOO_LONG, found
+    demand, times = columns.demand(rules.max_model_len, are_arrays=True), cost.columns(most_rows, are_arrays=True)
+    return loop(demand, limits._replace(never=LAST_TICK), times, found), found
+
+
+def _limits(columns: Columns, rules: Rules, host: int) -> Limits | str:
+    if isinstance(rules, SarathiRules):
+        return Limits(
+            budget=rules.chunk_size,
+            seats=rules.batch_size_cap,
+            block_size=rules.block_size,
+            num_blocks=rules.num_blocks,
+            watermark_blocks=rules.watermark_blocks,
+            is_sarathi=1,
+            asks_for_whole_prompt=1,
+            depth=1,
+            host=host,
+            never=_ANY_TICKS,
+        )
+    if not isinstance(rules, SchedulerRules):
+        return f"{type(rules).__name__} has no event loop"
+    if rules.long_prefill_token_threshold:
+        return "long_prefill_token_threshold lets several prompts wait half done"
+    if rules.enable_prefix_caching and columns.shares_text(rules.block_size):
+        return "requests share a text that the cache may find"
+    return Limits(
+        budget=rules.max_num_batched_tokens,
+        seats=rules.max_num_seqs,
+        block_size=rules.block_size,
+        num_blocks=rules.num_blocks - 1,
+        watermark_blocks=int(rules.watermark * rules.num_blocks),
+        is_sarathi=0,
+        asks_for_whole_prompt=int(rules.scheduler_reserve_full_isl),
+        depth=2 if rules.async_scheduling else 1,
+        host=host,
+        never=_ANY_TICKS,
+    )
+
+
+def _seconds(ticks: Sequence[int]) -> Seconds:
+    return np.asarray(ticks, dtype=np.float64) / TICKS_PER_S
+
+
+def _spread(values: Seconds) -> Spread | None:
+    if not len(values):
+        return None
+    ordered = np.sort(values).tolist()
+    return Spread(
+        count=len(ordered),
+        mean=fsum(ordered) / len(ordered),
+        p50=percentile(ordered, 0.5),
+        p90=percentile(ordered, 0.9),
+        p99=percentile(ordered, 0.99),
+        max=ordered[-1],
+    )
