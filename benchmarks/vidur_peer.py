@@ -1,6 +1,6 @@
 """Runs Vidur once, in Vidur's own Python and from its checkout's folder: figures as JSON on stdout, arrays in a file.
 
-The workload of `vidur.py`: Llama-2-7b on an A100, Sarathi scheduler, Poisson arrivals, lengths of Azure's conversations.
+The workload of `vidur.py`: Llama-2-7b on an A100, Sarathi scheduler, Poisson arrivals, Azure's conversation lengths.
 The event loop alone is timed (CPU seconds of this process); plots and the chrome trace are off. With --tables the file
 also holds what Vidur's predictor gives for a step, in seconds: by tokens, by decode rows and 64-token bin of their mean
 length, by bins of prefill context and root of the summed squares of chunk lengths.

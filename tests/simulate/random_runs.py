@@ -1,4 +1,4 @@
-"""Seeded random runs for the event loop: requests without shared text, rules of both schedulers, step times of all kinds.
+"""Seeded random runs for the event loop: requests without shared text, rules of both schedulers, any step times.
 
 Lengths, waits and caches are such that about half of the runs meet no preemption. Times are small integers of ticks
 often enough that a request comes just when a step ends.

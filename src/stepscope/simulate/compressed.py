@@ -1,4 +1,4 @@
-"""Compressed: requests, rules and a StepTime -> the times of every request, by the event loop, or why that does not hold.
+"""Compressed: requests, rules and a StepTime -> the times of every request by the event loop, or why it cannot.
 
 It holds for requests that come in order, share no text that the cache could find, and are never preempted. Its answer
 is the engine's to the tick; where it has none, the engine simulates. `Columns` are made once for many runs.
@@ -159,7 +159,7 @@ def _run_compiled(columns: Columns, rules: Rules, cost: StepTime, limits: Limits
     """The compiled loop's status; TOO_LONG also where there is none."""
     count = len(columns.requests)
     most_rows = min(limits.seats, count)
-    found = Found(*(np.zeros(count, dtype=np.int64) for _ in range(3)), np.zeros(3, dtype=np.int64))
+    found = Found(*(np.zeros(size, dtype=np.int64) for size in (count, count, count, 3)))
     sizes = {"latest": columns.latest, "longest": columns.longest, "num_tokens": columns.num_tokens, "count": count}
     loop = load_loop() if holds_in_64_bits(limits, cost.columns(most_rows), **sizes) else None
     if loop is None:

@@ -4,7 +4,8 @@ Synchronous: schedule, run, deliver, and the host's work between steps adds to e
 the next step is scheduled while one is in flight, so the host's work hides behind it and a request waits up to one step
 longer to get in. The clock counts ticks (`clock`). Events are ordered by (time, priority, sequence): follow-ups before
 arrivals of the same time, each in the order of the workload. Stretches of equal decode steps need no scheduling
-(`stretch`); with `is_exact` every step is scheduled, to the same result.
+(`stretch`); where only requests' times are kept, all may go by the event loop (`compressed`); with `is_exact` every
+step is scheduled, to the same result.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ class Options:
         with_gaps: keep every request's times between outputs (memory grows with the tokens).
         host_s: host work per step: between steps, or in async scheduling beside the step in flight.
         is_exact: schedule every single step.
+        compiled: where nothing but requests' times is kept, run compiled (extra `fast`); None: where it pays.
     """
 
     steps: Detail = "sums"
     with_gaps: bool = False
     host_s: float = 0.0
     is_exact: bool = False
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         to_ticks(self.host_s, "host_s")
@@ -126,7 +129,7 @@ def simulate(
     asked, options = tuple(requests), options or Options()
     check_workload(asked, rules)
     if isinstance(cost, StepTime) and options.steps == "none" and not (options.with_gaps or options.is_exact):
-        outcome = run_columns(Columns(asked), rules, cost, host=to_ticks(options.host_s))
+        outcome = run_columns(Columns(asked), rules, cost, host=to_ticks(options.host_s), compiled=options.compiled)
         if isinstance(outcome, Outcome):
             return _simulation(asked, outcome)
     engine = _Engine(asked, rules, cost, options)

@@ -86,9 +86,13 @@ class Found(NamedTuple):
 
 
 def steps_until(gap: int, length: int, growth: int, most: int) -> int:
-    """The least number of steps, at most `most`, that take `gap` or more; the first takes `length`, each next `growth` more.
+    """The least number of steps, 1 to `most`, that together take `gap` ticks or more; all of them where none does.
 
-    Steps take 0 ticks or more. The root of the quadratic is only a first guess: the integers decide.
+    The first takes `length`, each further one `growth` more, none less than 0. The root of the quadratic is only a
+    first guess: the integers decide.
+
+    >>> steps_until(25, 10, 0, 100), steps_until(25, 10, 5, 100), steps_until(25, 1, 0, 7)
+    (3, 2, 7)
     """
     if length * most + growth * (most * (most - 1) // 2) <= gap:
         return most
@@ -104,7 +108,9 @@ def steps_until(gap: int, length: int, growth: int, most: int) -> int:
     return count
 
 
-def run_events(demand: Demand, limits: Limits, times: Times, found: Found) -> int:  # noqa: C901, PLR0912, PLR0915  # see top
+def run_events(  # noqa: C901, PLR0911, PLR0912, PLR0915  # one function of scalars: see the top
+    demand: Demand, limits: Limits, times: Times, found: Found
+) -> int:
     """Simulate; DONE, or why not. In `found`, columns begin as zeros."""
     arrival, prompt, output, is_foreseen, order, first_follower, next_follower = demand
     budget, seats, block_size, num_blocks, watermark, is_sarathi, asks_whole, depth, host, never = limits
@@ -142,7 +148,7 @@ def run_events(demand: Demand, limits: Limits, times: Times, found: Found) -> in
         while True:
             independent = order[coming]
             time = arrival[independent] if independent >= 0 else never
-            if len(follows) and follows[0][0] <= time:
+            if follows and follows[0][0] <= time:
                 if follows[0][0] > now:
                     next_time = follows[0][0]
                     break
@@ -157,7 +163,7 @@ def run_events(demand: Demand, limits: Limits, times: Times, found: Found) -> in
 
         # async: requests whose last token is on the way are not scheduled again
         if depth == 2 and flying == 1:
-            while len(ends) and ends[0] // count == step:
+            while ends and ends[0] // count == step:
                 each = heappop(ends) % count
                 leaving.append(each)
                 if is_foreseen[each]:
@@ -267,7 +273,7 @@ def run_events(demand: Demand, limits: Limits, times: Times, found: Found) -> in
             if rows >= len(by_tokens) or rows >= num_rows:
                 return NO_TIME
             final = step + 1  # the last step that is sure to have these rows
-            if flying == depth - 1 and told == len(fresh) and not len(leaving):
+            if flying == depth - 1 and told == len(fresh) and not leaving:
                 final = max(ends[0] // count, final)
             target = next_time if can_come else never
             low, high = begin[rows], begin[rows + 1]
@@ -331,7 +337,7 @@ def run_events(demand: Demand, limits: Limits, times: Times, found: Found) -> in
         if flying == 1:
             oldest_end = end
             if depth == 1:
-                while len(ends) and ends[0] // count == step:
+                while ends and ends[0] // count == step:
                     each = heappop(ends) % count
                     leaving.append(each)
                     rows -= 1

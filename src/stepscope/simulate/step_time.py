@@ -158,7 +158,7 @@ class StepTime:
         return line
 
     def columns(self, most_rows: int, *, are_arrays: bool = False) -> Times:
-        """Tables and lines laid out for the event loop: of up to `most_rows` decode rows, as far as the cost has them."""
+        """Tables and lines laid out for the event loop: of up to `most_rows` decode rows, if the cost has as many."""
         key = most_rows, are_arrays
         kept = self._columns.get(key)
         if kept is None:
