@@ -5,7 +5,7 @@ arrivals, rules and cost are made up; times are multiples of 2^-16 s, so that fl
 is changed: where Vidur preempts a request in the middle of its prompt, it takes the rest of the prompt for output; here
 such a request computes its whole prompt again.
 
-    python vidur_golden.py OUT.json
+    python -P vidur_golden.py OUT.json
 """
 
 from __future__ import annotations

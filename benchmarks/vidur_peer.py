@@ -5,7 +5,7 @@ The event loop alone is timed (CPU seconds of this process); plots and the chrom
 also holds what Vidur's predictor gives for a step, in seconds: by tokens, by decode rows and 64-token bin of their mean
 length, by bins of prefill context and root of the summed squares of chunk lengths.
 
-    python vidur_peer.py OUT.npz --requests N --mlp CSV --attention CSV --work DIR [--tables]
+    python -P vidur_peer.py OUT.npz --requests N --mlp CSV --attention CSV --work DIR [--tables]
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ def test_the_event_loop_equals_the_scheduler_step_by_step(seed: int, order: str)
     run = random_run(seed, order=order)
     chosen = simulate(run.requests, run.rules, run.cost, Options(steps="none", host_s=run.host_s))
     assert chosen == exact(run)
+    assert repr(chosen) == repr(exact(run))  # and of the same types
 
 
 def test_it_answers_wherever_nobody_is_preempted() -> None:
@@ -68,7 +69,7 @@ def test_compiled_and_python_loops_are_the_same(seed: int, order: str) -> None:
     if isinstance(plain, str) or isinstance(compiled, str):
         assert plain == compiled
     else:
-        assert plain.columns_s() == compiled.columns_s()
+        assert plain.to_lists() == compiled.to_lists()
         assert (plain.num_steps, plain.end) == (compiled.num_steps, compiled.end)
 
 
@@ -112,7 +113,7 @@ def test_a_closed_loop_goes_by_the_event_loop() -> None:
     run = Run(requests=tuple(asked), rules=RULES, cost=COST, host_s=0.0)
     outcome = fast(run)
     assert isinstance(outcome, Outcome)
-    assert outcome.columns_s()[2] == [each.times.last_token_s for each in exact(run).requests]
+    assert outcome.to_lists()[2] == [each.times.last_token_s for each in exact(run).requests]
 
 
 def shared(length: int, *, source: int = 1) -> Request:

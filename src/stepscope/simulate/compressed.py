@@ -14,7 +14,7 @@ import numpy as np
 
 from stepscope.latency import Spread, percentile
 from stepscope.simulate.clock import TICKS_PER_S, to_ticks
-from stepscope.simulate.compiled import LAST_TICK, holds_in_64_bits, load_loop, to_arrays
+from stepscope.simulate.compiled import LAST_TICK, holds_in_64_bits, load_loop
 from stepscope.simulate.event_loop import DONE, REASONS, TOO_LONG, Demand, Found, Limits, run_events
 from stepscope.simulate.request import block_keys
 from stepscope.simulate.sarathi import SarathiRules
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepscope.simulate.request import Request
     from stepscope.simulate.step_time import StepTime
 
-    Ticks: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+    Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
     Seconds: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 COMPILED_FROM = 20_000  # requests from which on the compiled loop is worth loading numba (a second or two)
@@ -39,31 +39,33 @@ class Columns:
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self.requests = tuple(requests)
-        self.arrival = [to_ticks(request.arrival_s) for request in self.requests]
-        self.prompt = [request.prompt_len for request in self.requests]
-        self.output = [request.output_len for request in self.requests]
-        self.told = [request.max_tokens or request.output_len for request in self.requests]
-        self.first_follower, self.next_follower = self._find_followers()
-        free = [i for i, request in enumerate(self.requests) if request.after is None]
-        self.order = [*sorted(free, key=self.arrival.__getitem__), -1]
-        self.longest = max((p + told for p, told in zip(self.prompt, self.told, strict=True)), default=0)
-        self.latest = max(self.arrival, default=0)
-        self.num_tokens = sum(self.prompt) + sum(self.told)
+        self._prompt = np.array([request.prompt_len for request in self.requests], dtype=np.int64)
+        self._output = np.array([request.output_len for request in self.requests], dtype=np.int64)
+        told = [request.max_tokens or request.output_len for request in self.requests]
+        self._told = np.array(told, dtype=np.int64)
+        self._arrival = _ticks([request.arrival_s for request in self.requests])
+        self._followers = self._find_followers()
         self._demands: dict[tuple[int, bool], Demand] = {}
+        self.longest = int((self._prompt + self._told).max(initial=0))
+        self.latest = int(self._arrival.max()) if self.requests else 0
+        self.num_tokens = int(self._prompt.sum() + self._told.sum())
 
-    def demand(self, max_model_len: int, *, are_arrays: bool = False) -> Demand:
-        """What the event loop is given: lengths end at the model's limit. Lists, or arrays of 64-bit integers."""
-        key = min(max_model_len, self.longest), are_arrays
-        found = self._demands.get(key)
+    def demand(self, max_model_len: int, *, are_arrays: bool) -> Demand:
+        """What the event loop is given: lengths end at the model's limit. Arrays of 64-bit integers, or lists."""
+        limit = min(max_model_len, self.longest)
+        found = self._demands.get((limit, are_arrays))
         if found is None:
-            found = to_arrays(self.demand(key[0])) if are_arrays else self._demand(key[0])
-            self._demands[key] = found
+            arrays = self._demand(limit)
+            found = arrays if are_arrays else Demand(*(column.tolist() for column in arrays))
+            self._demands[limit, are_arrays] = found
         return found
 
     def shares_text(self, block_size: int) -> bool:
         """Whether two of them begin with the same full block, so that a cache could find one's text for the other."""
         seen: set[int] = set()
         for request in self.requests:
+            if not request.text:
+                continue
             spans, left = [], block_size
             for part in request.text:
                 spans.append((part.source, part.start, min(part.length, left)))
@@ -74,22 +76,38 @@ class Columns:
             seen.update(keys)
         return False
 
-    def _demand(self, max_model_len: int) -> Demand:
-        room = [max_model_len - prompt for prompt in self.prompt]
-        output = [min(pair) for pair in zip(self.output, room, strict=True)]
-        seen_by_scheduler = zip(output, self.told, room, strict=True)
-        foreseen = [int(asked == min(told, most)) for asked, told, most in seen_by_scheduler]
-        return Demand(self.arrival, self.prompt, output, foreseen, self.order, self.first_follower, self.next_follower)
+    def _demand(self, limit: int) -> Demand:
+        room = limit - self._prompt
+        output = np.minimum(self._output, room)
+        leads = np.flatnonzero([request.after is None for request in self.requests])
+        order = leads[np.argsort(self._arrival[leads], kind="stable")]
+        return Demand(
+            arrival=self._arrival,
+            prompt=self._prompt,
+            output=output,
+            is_foreseen=(output == np.minimum(self._told, room)).astype(np.int64),
+            order=np.append(order, -1),
+            first_follower=self._followers[0],
+            next_follower=self._followers[1],
+        )
 
-    def _find_followers(self) -> tuple[list[int], list[int]]:
-        first, after = [-1] * len(self.requests), [-1] * len(self.requests)
-        if any(request.after is not None for request in self.requests):
-            places = {request.request_id: i for i, request in enumerate(self.requests)}
-            for i, request in enumerate(self.requests):
-                if request.after is not None:
-                    leader = places[request.after]
-                    after[i], first[leader] = first[leader], i
-        return first, after
+    def _find_followers(self) -> Integers:
+        """Of each request the first that follows it, and the next that follows the same one."""
+        found = np.full((2, len(self.requests)), -1, dtype=np.int64)
+        followers = [place for place, request in enumerate(self.requests) if request.after is not None]
+        places = {request.request_id: place for place, request in enumerate(self.requests)} if followers else {}
+        for place in followers:
+            leader = places[self.requests[place].after or ""]
+            found[1, place], found[0, leader] = found[0, leader], place
+        return found
+
+
+def _ticks(seconds: list[float]) -> Any:
+    """`to_ticks` of each; as Python's integers where 64 bits do not hold them."""
+    ticks = np.rint(np.array(seconds, dtype=np.float64) * TICKS_PER_S)
+    if ticks.max(initial=0) < LAST_TICK:
+        return ticks.astype(np.int64)
+    return np.array([to_ticks(each) for each in seconds], dtype=object)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +122,10 @@ class Outcome:
     num_scheduled_tokens: int
     end: int
 
-    def columns_s(self) -> tuple[list[float], list[float], list[float]]:
-        """Arrivals, first and last tokens in seconds."""
+    def to_lists(self) -> tuple[list[float], list[float], list[float], list[int]]:
+        """Arrivals, first and last tokens in seconds, and tokens put out, as Python's own numbers."""
         arrival, first, last = (_seconds(column).tolist() for column in (self.arrival, self.first, self.last))
-        return arrival, first, last
+        return arrival, first, last, np.asarray(self.output_len).tolist()
 
     def spreads(self) -> dict[str, Spread | None]:
         """TTFT, TPOT and E2EL (s), as `latency.spread` gives them of the requests one by one."""
@@ -139,8 +157,8 @@ def run_columns(
         status, found = _run_compiled(columns, rules, cost, limits)
     if status == TOO_LONG:
         found = Found([0] * count, [0] * count, [0] * count, [0, 0, 0])
-        times = cost.columns(min(limits.seats, count))
-        status = run_events(columns.demand(rules.max_model_len), limits, times, found)
+        demand, times = columns.demand(rules.max_model_len, are_arrays=False), cost.columns(min(limits.seats, count))
+        status = run_events(demand, limits, times, found)
     if status != DONE:
         return REASONS[status]
     num_steps, num_tokens, end = (int(total) for total in found.totals)
@@ -148,7 +166,7 @@ def run_columns(
         arrival=found.arrival,
         first=found.first,
         last=found.last,
-        output_len=columns.demand(rules.max_model_len).output,
+        output_len=columns.demand(rules.max_model_len, are_arrays=True).output,
         num_steps=num_steps,
         num_scheduled_tokens=num_tokens,
         end=end,

@@ -138,7 +138,7 @@ def simulate(
 
 
 def _simulation(requests: Sequence[Request], outcome: Outcome) -> Simulation:
-    columns = zip(requests, *outcome.columns_s(), outcome.output_len, strict=True)
+    columns = zip(requests, *outcome.to_lists(), strict=True)
     return Simulation(
         requests=tuple(
             SimulatedRequest(

@@ -30,15 +30,25 @@ REASONS = {
 
 
 class Demand(NamedTuple):
-    """Requests as columns, and who follows whom; -1: none. `order`: those that follow nobody, by time; ends with -1."""
+    """Requests as columns (lists or arrays), and who follows whom.
 
-    arrival: Sequence[int]  # ticks; of a follow-up, after the end of the request before it
-    prompt: Sequence[int]
-    output: Sequence[int]  # tokens that it really puts out
-    is_foreseen: Sequence[int]  # 1 where the scheduler knows the end, 0 where a stop token brings it
-    order: Sequence[int]
-    first_follower: Sequence[int]
-    next_follower: Sequence[int]
+    Attributes:
+        arrival: ticks; of a follow-up, after the end of the request before it.
+        prompt: tokens.
+        output: tokens that it really puts out.
+        is_foreseen: 1 where the scheduler knows the end, 0 where a stop token brings it.
+        order: those that follow nobody, by time; the last is -1.
+        first_follower: of each; -1: none.
+        next_follower: of the same request; -1: none.
+    """
+
+    arrival: Any
+    prompt: Any
+    output: Any
+    is_foreseen: Any
+    order: Any
+    first_follower: Any
+    next_follower: Any
 
 
 class Limits(NamedTuple):
