@@ -96,9 +96,10 @@ def main() -> None:
         command = [sys.executable, __file__, "--only", name, "--count", str(asked.count)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         told = json.loads(done.stdout)
+        cpu_s, mb, mb_before = told["cpu_s"], told["peak_bytes"] / 1e6, told["requests_bytes"] / 1e6
         lines.append(
-            f"| {name} | {told['num_steps']:,} | {told['end_s'] / 3600:,.1f} | {told['cpu_s']:.2f} "
-            f"| {asked.count / told['cpu_s']:,.0f} | {told['peak_bytes'] / 1e6:,.0f} | {told['requests_bytes'] / 1e6:,.0f} |"
+            f"| {name} | {told['num_steps']:,} | {told['end_s'] / 3600:,.1f} | {cpu_s:.2f} | {asked.count / cpu_s:,.0f} "
+            f"| {mb:,.0f} | {mb_before:,.0f} |"
         )
     print("\n".join(lines))
     if asked.write:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.errors import BadInput
 from stepscope.latency import spread
 from stepscope.simulate.clock import TICKS_PER_S, to_ticks
 from stepscope.simulate.compressed import Columns, Outcome, run_columns
@@ -171,3 +172,24 @@ def test_steps_until_is_the_least_number_that_suffices(gap: int, length: int, gr
     assert 1 <= count <= most
     assert count == most or taken(count) >= gap
     assert count == 1 or taken(count - 1) < gap
+
+
+def test_a_step_that_the_table_does_not_hold_is_refused_as_by_the_scheduler() -> None:
+    asked = (Request(request_id="a", arrival_s=0.0, prompt_len=30, output_len=3),)
+    short = StepTime(by_tokens=tuple(range(20)))
+    assert fast(Run(requests=asked, rules=RULES, cost=short, host_s=0.0)) == (
+        "a step has more tokens than the table of times"
+    )
+    with pytest.raises(BadInput, match="a step of 30 tokens has no time: the table ends at 19"):
+        simulate(asked, RULES, short, Options(steps="none"))
+
+
+def test_a_line_that_falls_below_zero_is_left_to_the_scheduler() -> None:
+    falling = DecodeGrid(rows=(1,), kv_lens=(0, 40), ticks=((50, 10),))  # straight on: below 0 from 50 tokens on
+    run = Run(
+        requests=(Request(request_id="a", arrival_s=0.0, prompt_len=30, output_len=60),),
+        rules=RULES,
+        cost=StepTime(by_tokens=(0,) * 100, decode=falling, prefill=PrefillTicks(step=5)),
+        host_s=0.0,
+    )
+    assert fast(run) == "a step takes less than no time"
