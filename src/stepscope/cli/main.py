@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, serve
+from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, serve, simulate
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -44,6 +44,7 @@ app.command("crossover")(cost.crossover)
 app.command("models")(predict.models)
 app.command("hardware")(cost.hardware)
 app.command("probe")(cost.probe)
+app.command("simulate")(simulate.simulate)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,129 @@
+"""The command that simulates a serving engine: simulate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli.load_options import (
+    OutputLenOption,
+    PromptOption,
+    RateOption,
+    RequestsOption,
+    SeedOption,
+    WorkloadOption,
+    read_load,
+)
+from stepscope.cli.predict import Model, Size
+from stepscope.cli.predict_view import write_view
+from stepscope.cli.simulate_view import simulation_sections, to_simulation_document
+from stepscope.cli.tabular import TableFormat
+from stepscope.errors import BadInput
+from stepscope.latency import Limits
+from stepscope.models.parallel import ParallelPlan
+from stepscope.operators.deployment import Deployment
+from stepscope.simulate.scenario import EngineOptions, Scenario, Served, run_scenario
+from stepscope.simulate.settings import apply_setting, split_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it: text, md, csv or json.")]
+TtftLimit = Annotated[float | None, typer.Option("--ttft", help="A good request's longest TTFT, in seconds.")]
+TpotLimit = Annotated[float | None, typer.Option("--tpot", help="A good request's longest TPOT, in seconds.")]
+Hardware = Annotated[str, typer.Option("--hardware", help="A device (see `stepscope hardware`) or its file.")]
+
+
+def simulate(
+    model: Model,
+    *,
+    hardware: Hardware,
+    workload: WorkloadOption = "poisson",
+    rate: RateOption = None,
+    requests: RequestsOption = None,
+    prompt_len: PromptOption = "1024",
+    output_len: OutputLenOption = "128",
+    seed: SeedOption = 0,
+    chunk: Annotated[
+        int, typer.Option("--chunk", "--max-num-batched-tokens", help="Token budget of a step: the longest chunk.")
+    ] = 8192,
+    max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
+    max_model_len: Annotated[int | None, typer.Option(help="Longest sequence (default: the model's).")] = None,
+    num_blocks: Annotated[
+        int | None, typer.Option(help="KV blocks, as the engine logs them (default: what fits in memory).")
+    ] = None,
+    block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
+    prefix_caching: Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching")] = True,
+    async_: Annotated[bool, typer.Option("--async/--no-async", help="Schedule a step while one is in flight.")] = True,
+    host_s: Annotated[float, typer.Option(help="Host work per step, in seconds.")] = 0.0,
+    utilisation: Annotated[float, typer.Option(help="Share of the device's memory that the engine takes.")] = 0.9,
+    tp: Annotated[int, Size] = 1,
+    ep: Annotated[int, Size] = 1,
+    pp: Annotated[int, Size] = 1,
+    cp: Annotated[int, Size] = 1,
+    weights: Annotated[str | None, typer.Option(help="dtype of the projections (default: the checkpoint's).")] = None,
+    experts: Annotated[str | None, typer.Option(help="dtype of the routed experts (default: as --weights).")] = None,
+    kv: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
+    fusion: Annotated[str, typer.Option(help="none, vllm or sglang: what runs as one GEMM.")] = "none",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting, as name=value; may be repeated.")
+    ] = None,
+    ttft: TtftLimit = None,
+    tpot: TpotLimit = None,
+    format_: FormatOption = TableFormat.text,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write this run folder.")] = None,
+) -> None:
+    """Simulate a serving engine: TTFT, TPOT, ITL and E2EL, throughput, goodput, and what binds, with intervals."""
+    load, told = read_load(
+        workload, rate=rate, requests=requests, prompt_len=prompt_len, output_len=output_len, seed=seed
+    )
+    deployment = Deployment(
+        plan=ParallelPlan(tp=tp, ep=ep, pp=pp, cp=cp),
+        weights=weights,
+        experts=experts,
+        kv=kv,
+        fusion=fusion,
+        max_model_len=max_model_len,
+    )
+    engine = EngineOptions(
+        max_num_batched_tokens=chunk,
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        enable_prefix_caching=prefix_caching,
+        async_scheduling=async_,
+        host_s=host_s,
+        utilisation=utilisation,
+    )
+    served = Served(model=model, hardware=hardware, deployment=deployment)
+    scenario = with_settings(Scenario(requests=load, engine=engine, served=served), settings or ())
+    outcome = run_scenario(scenario)
+    document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
+    write_simulation(document, format_)
+
+
+def make_limits(ttft: float | None, tpot: float | None) -> Limits:
+    """What a good request keeps within.
+
+    Raises:
+        BadInput: a limit that is not above 0.
+    """
+    for name, value in (("--ttft", ttft), ("--tpot", tpot)):
+        if value is not None and not value > 0:
+            raise BadInput(f"{name} {value}: a limit in seconds, above 0, was expected.")
+    return Limits(ttft_s=ttft, tpot_s=tpot)
+
+
+def with_settings(scenario: Scenario, settings: Sequence[str]) -> Scenario:
+    """The scenario with every `name=value` applied, in order."""
+    for text in settings:
+        scenario = apply_setting(scenario, *split_setting(text))
+    return scenario
+
+
+def write_simulation(document: dict[str, Any], format_: TableFormat) -> None:
+    """To the terminal; CSV holds the figures."""
+    write_view(document, document["figures"], format_, None, simulation_sections)

@@ -1,0 +1,145 @@
+"""Summary: an Outcome -> its figures as rows: latencies, throughput, goodput, hits, preemptions, and what binds.
+
+A figure is a value with the ends that the cost's interval gives. Rates are over the time from the first arrival to the
+last output. What binds, of the time in which a step ran: `seats` (max_num_seqs requests ran and others waited),
+`blocks` (some waited although seats and budget were left), `budget` (a step took all max_num_batched_tokens), `step`
+(nobody waited for any of these: the step's own time is the limit); `load` is the time without a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import fsum
+from typing import TYPE_CHECKING
+
+from stepscope.latency import Limits, Spread, goodput_per_s, pooled_itl_s, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.latency import RequestTimes
+    from stepscope.simulate.engine import SimulatedStep, Simulation
+    from stepscope.simulate.scenario import Outcome
+    from stepscope.simulate.scheduler import SchedulerRules
+
+STATISTICS = ("mean", "p50", "p90", "p99", "max")
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+BINDING: dict[str, str] = {
+    "seats": "max_num_seqs requests run and others wait",
+    "blocks": "requests wait for KV blocks",
+    "budget": "steps take all of max_num_batched_tokens",
+    "step": "nobody waits for a seat, a block or the budget: the step's own time is the limit",
+    "load": "no request is there to run",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number; None: there is none. Without a prediction `value` is None and the ends are bounds."""
+
+    name: str
+    statistic: str
+    unit: str
+    value: float | None
+    low: float | None
+    high: float | None
+    count: int | None = None
+
+
+def find_figures(outcome: Outcome, limits: Limits) -> tuple[Figure, ...]:
+    """Every figure of a simulation."""
+    parts = [outcome.middle, outcome.low, outcome.high]
+    measured = [None if part is None else _measure(part, limits, outcome.num_devices) for part in parts]
+    names = measured[1] or {}
+    found = []
+    for key, (unit, _, count) in names.items():
+        values = [None if part is None else part[key][1] for part in measured]
+        ends = sorted(value for value in values if value is not None)
+        found.append(
+            Figure(
+                name=key[0],
+                statistic=key[1],
+                unit=unit,
+                value=values[0],
+                low=ends[0] if ends else None,
+                high=ends[-1] if ends else None,
+                count=count,
+            )
+        )
+    return tuple(found)
+
+
+def latencies(times: Sequence[RequestTimes]) -> dict[str, Spread | None]:
+    """The spread of each latency, in seconds."""
+    return {
+        "ttft": spread(request.ttft_s for request in times),
+        "tpot": spread(request.tpot_s for request in times),
+        "itl": spread(pooled_itl_s(times)),
+        "e2el": spread(request.e2el_s for request in times),
+    }
+
+
+_Measured = dict[tuple[str, str], tuple[str, float | None, int | None]]
+
+
+def _measure(simulation: Simulation, limits: Limits, num_devices: int) -> _Measured:
+    times = [request.times for request in simulation.requests]
+    found: _Measured = {}
+    for name, values in latencies(times).items():
+        for statistic in STATISTICS:
+            value = None if values is None else getattr(values, statistic)
+            found[name, statistic] = ("s", value, None if values is None else values.count)
+    duration = duration_s(simulation)
+    outputs = sum(time.output_len or 0 for time in times)
+    prompts = sum(request.prompt_len for request in simulation.requests)
+    hits = sum(request.prefix_hit_tokens for request in simulation.requests)
+    rates: dict[str, tuple[str, float | None]] = {
+        "requests": ("1/s", len(times) / duration),
+        "prompt_tokens": ("1/s", prompts / duration),
+        "output_tokens": ("1/s", outputs / duration),
+        "output_tokens_per_device": ("1/s", outputs / duration / num_devices),
+        "device_s_per_million_outputs": ("s", num_devices * duration / outputs * 1e6),
+        "goodput": ("1/s", None if limits == Limits() else goodput_per_s(times, limits, duration_s=duration)),
+        "duration": ("s", duration),
+        "steps": ("", float(simulation.num_steps)),
+        "preemptions": ("", float(sum(request.num_preemptions for request in simulation.requests))),
+        "prefix_hit_share": ("fraction", hits / prompts),
+    }
+    return found | {(name, "total"): (unit, value, None) for name, (unit, value) in rates.items()}
+
+
+def duration_s(simulation: Simulation) -> float:
+    """From the first arrival to the last output."""
+    begin = min(request.times.arrival_s for request in simulation.requests)
+    return simulation.end_s - begin
+
+
+def find_binding(simulation: Simulation, rules: SchedulerRules) -> dict[str, float] | None:
+    """Share of the run's time that each resource binds; None where no steps were kept."""
+    if not simulation.steps:
+        return None
+    parts: dict[str, list[float]] = {name: [] for name in BINDING}
+    for step in simulation.steps:
+        parts[_binds(step, rules)].append(step.end_s - step.start_s)
+    whole = duration_s(simulation)
+    shares = {name: fsum(times) / whole for name, times in parts.items()}
+    shares["load"] = max(1 - fsum(shares.values()), 0.0)
+    return shares
+
+
+def _binds(step: SimulatedStep, rules: SchedulerRules) -> str:
+    if (step.shape.num_scheduled_tokens or 0) >= rules.max_num_batched_tokens:
+        return "budget"
+    if not step.num_waiting:
+        return "step"
+    return "seats" if (step.shape.num_requests or 0) >= rules.max_num_seqs else "blocks"
+
+
+def name_binding(shares: dict[str, float] | None) -> str | None:
+    """The resource that binds longest while anything ran; `load` where most of the time nothing did."""
+    if shares is None:
+        return None
+    return max(shares, key=lambda name: shares[name])
+
+
+FIGURE_COLUMNS = tuple(each.name for each in fields(Figure))
