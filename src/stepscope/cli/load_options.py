@@ -73,7 +73,11 @@ def read_load(
     load = single_requests(rng, arrivals, question=lengths["prompt"], answer=lengths["output"])
     if kind == "closed":
         load = closed_loop(load.requests, clients=parse_count(detail or "1", "--workload closed:CLIENTS"))
-    told = f"{workload}, seed {seed}" if kind == "closed" else f"{workload} at {_shown_rate(kind, detail, rate)}, seed {seed}"
+    told = (
+        f"{workload}, seed {seed}"
+        if kind == "closed"
+        else f"{workload} at {_shown_rate(kind, detail, rate)}, seed {seed}"
+    )
     return load.requests, f"{told}; prompts {prompt_len}, outputs {output_len} (median:sigma)"
 
 

@@ -24,11 +24,16 @@ from stepscope.errors import BadInput
 from stepscope.latency import Limits
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
+from stepscope.simulate.run_store import write_simulated_run
 from stepscope.simulate.scenario import EngineOptions, Scenario, Served, run_scenario
 from stepscope.simulate.settings import apply_setting, split_setting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from stepscope.simulate.scenario import Outcome
+
+MOST_STEPS = 200_000  # that a run folder holds
 
 FormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it: text, md, csv or json.")]
 TtftLimit = Annotated[float | None, typer.Option("--ttft", help="A good request's longest TTFT, in seconds.")]
@@ -102,7 +107,25 @@ def simulate(
     scenario = with_settings(Scenario(requests=load, engine=engine, served=served), settings or ())
     outcome = run_scenario(scenario)
     document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
+    if output is not None:
+        keep_run(outcome, output, document)
     write_simulation(document, format_)
+
+
+def keep_run(outcome: Outcome, folder: Path, document: dict[str, Any]) -> None:
+    """Write a run folder.
+
+    Raises:
+        BadInput: it would hold more steps than a report can show.
+    """
+    if len(outcome.shown.steps) > MOST_STEPS:
+        raise BadInput(
+            f"{folder}: the simulation has {len(outcome.shown.steps):,} steps, and a run folder holds {MOST_STEPS:,} at "
+            "most. Simulate fewer requests (--requests), or leave --output out."
+        )
+    described = {name: value for name, value in document.items() if name != "figures"}
+    write_simulated_run(outcome, folder, described)
+    document["run"] = str(folder)
 
 
 def make_limits(ttft: float | None, tpot: float | None) -> Limits:

@@ -57,6 +57,7 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
             "interval": "the same requests under the low and the high end of the cost",
         },
         "limits": asdict(limits),
+        "run": None,
         "binding": binding,
         "binding_resource": name_binding(binding),
         "figures": [asdict(figure) for figure in find_figures(outcome, limits)],
@@ -107,7 +108,8 @@ def _setup_lines(document: Document) -> list[str]:
 def _cost_lines(document: Document) -> list[str]:
     cost = document["cost"]
     grade = cost["grade"] or "bounds, no prediction"
-    return [f"step times: {cost['source']} [{grade}]; interval: {cost['interval']}", *cost["notes"]]
+    lines = [f"step times: {cost['source']} [{grade}]; interval: {cost['interval']}", *cost["notes"]]
+    return lines if document["run"] is None else [*lines, f"written as a run: stepscope explain {document['run']}"]
 
 
 def _latency_grid(figures: dict[tuple[str, str], Document]) -> Grid:

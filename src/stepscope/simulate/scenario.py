@@ -191,9 +191,11 @@ def model_costs(scenario: Scenario, rules: SchedulerRules) -> StepCosts:
     architecture = read_model(served.model)
     served.deployment.check(architecture)
     found = model_time(architecture, served.deployment, served.hardware, reach)
+    off = (f"{100 * error:.1f} %" for error in (found.error_p50, found.error_p90))
     notes = [
-        f"step times are read from a table; on random shapes it is {100 * found.error_p50:.1f} % off the model in the "
-        f"median, {100 * found.error_p90:.1f} % in one of ten"
+        "step times are read from a table, off the model on random shapes by {} in the median, {} in one of ten".format(
+            *off
+        )
     ]
     if found.step_time is None:
         notes.append(

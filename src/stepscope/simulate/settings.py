@@ -99,7 +99,12 @@ def _switch(name: str, text: str) -> bool:
     return known[text.lower()]
 
 
-_READ: dict[str, Callable[[str, str], object]] = {"bool": _switch, "float": _number, "int": _whole, "int | None": _whole}
+_READ: dict[str, Callable[[str, str], object]] = {
+    "bool": _switch,
+    "float": _number,
+    "int": _whole,
+    "int | None": _whole,
+}
 
 
 def _engine(name: str, kind: str) -> Change:
