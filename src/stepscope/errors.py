@@ -5,7 +5,8 @@
     │   ├── UnreadableTrace what is there is no trace that a reader knows
     │   ├── AmbiguousInput  there are several traces where one was asked for
     │   ├── CatalogError    a catalog file breaks its own format
-    │   └── BadQuery        the SQL was refused by the database
+    │   ├── BadQuery        the SQL was refused by the database
+    │   └── TaskFailed      a worker process was ended from outside, mostly for want of memory
     ├── CheckFailed         a check said no: the evidence does not carry the conclusion (exit code 1)
     └── InvariantBroken     a law of the program does not hold: a defect of ours
 
@@ -17,6 +18,16 @@ from __future__ import annotations
 
 class StepscopeError(Exception):
     """The root: catching it catches every error that Stepscope raises on purpose."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As its text and attributes, so that it travels between processes whatever its constructor asks for."""
+        return _restore, (type(self), self.args), self.__dict__
+
+
+def _restore(kind: type[StepscopeError], args: tuple[object, ...]) -> StepscopeError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class BadInput(StepscopeError):
@@ -61,6 +72,10 @@ class CatalogError(BadInput):
 
 class BadQuery(BadInput):
     """The database refused a query."""
+
+
+class TaskFailed(BadInput):
+    """A worker process ended without an answer: fewer workers, or more memory, mend it."""
 
 
 class CheckFailed(StepscopeError):

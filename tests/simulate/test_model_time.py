@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.batch import NO_ROWS, BatchShape, PhaseSums, Row
+from stepscope.cost.calibration import Calibration, Factor, Source
+from stepscope.cost.families import FAMILIES
 from stepscope.cost.step_cost import price_step
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import read_model
@@ -15,7 +17,7 @@ from stepscope.operators.deployment import Deployment
 from stepscope.operators.router import Router
 from stepscope.operators.step import step_operators
 from stepscope.simulate.clock import to_seconds
-from stepscope.simulate.model_time import ModelTime, Reach, model_time
+from stepscope.simulate.model_time import ModelTime, Reach, fixed_time, model_time
 from stepscope.simulate.step_time import DecodeGrid, StepTime
 
 REACH = Reach(max_tokens=2048, max_requests=64, max_kv_len=16384)
@@ -95,6 +97,83 @@ def test_verified_drafts_cost_their_tokens() -> None:
     verify = BatchShape.from_rows((Row(query_len=4, context_len=1020, phase="decode"),) * 16)
     assert found(verify) == pytest.approx(priced("llama-3.1-8b", verify, Deployment()), rel=0.02)
     assert found.ticks(verify) < 4 * plain.ticks(decode(16, 1024))
+
+
+def calibration(cost: str, families: dict[str, float], fixed: dict[str, float]) -> Calibration:
+    return Calibration(
+        name="test",
+        model="llama-3.1-8b",
+        hardware="h200",
+        engine="vllm",
+        engine_version="0.32.0",
+        plan=ParallelPlan(),
+        source=Source(files=("steps.jsonl",), content_hash="0" * 64, date="2026-11-29"),
+        cost=cost,  # type: ignore[arg-type]  # the test names one
+        host_s=Factor(value=0.0, low=0.0, high=0.0),
+        fixed={name: Factor(value=value, low=value / 2, high=value * 2) for name, value in fixed.items()},
+        families={name: Factor(value=value, low=value / 2, high=value * 2) for name, value in families.items()},
+    )
+
+
+def test_factors_of_one_change_nothing_and_factors_scale_their_family() -> None:
+    model = read_model("llama-3.1-8b")
+    plain = of("llama-3.1-8b").step_time
+    same = model_time(model, Deployment(), "h200", REACH, calibration("model", dict.fromkeys(FAMILIES, 1.0), {}))
+    twice = model_time(model, Deployment(), "h200", REACH, calibration("model", dict.fromkeys(FAMILIES, 2.0), {}))
+    some = model_time(model, Deployment(), "h200", REACH, calibration("model", {"attention": 2.0}, {}))
+    assert plain is not None
+    assert same.step_time == plain
+    for shape in (decode(7, 900), prefill(1500, 300)):
+        assert twice.step_time is not None
+        assert some.step_time is not None
+        assert twice.step_time(shape) == pytest.approx(2 * plain(shape), rel=1e-3)
+        assert plain(shape) < some.step_time(shape) < 2 * plain(shape)
+        assert twice.low(shape) == pytest.approx(plain(shape), rel=1e-3)
+
+
+FIXED_COSTS = {
+    "step_s": 1e-3,
+    "request_s": 2e-5,
+    "token_s": 3e-6,
+    "token_s_from_64": 1e-6,
+    "prefill_step_s": 4e-4,
+    "prefill_request_s": 5e-5,
+    "prefill_token_s": 6e-6,
+    "prefill_kv_s": 7e-8,
+    "prefill_query_kv_s": 8e-10,
+    "decode_request_s": 9e-5,
+    "decode_kv_s": 1e-8,
+}
+
+
+@given(st.integers(1, 64), st.integers(1, 16384), st.integers(1, 1500), st.integers(0, 3000))
+def test_fixed_costs_add_up(count: int, kv_len: int, query: int, context: int) -> None:
+    table = fixed_time(calibration("none", {}, FIXED_COSTS), REACH).step_time
+    assert table is not None
+    rows = (*(decode(count, kv_len).rows or ()), *(prefill(query, context).rows or ()))
+    shape = BatchShape.from_rows(rows)
+    tokens, kv_sum = count + query, query + context
+    expected = (
+        1e-3
+        + 2e-5 * (count + 1)
+        + 3e-6 * min(tokens, 64)
+        + 1e-6 * max(tokens - 64, 0)
+        + 4e-4
+        + 5e-5
+        + 6e-6 * query
+        + 7e-8 * kv_sum
+        + 8e-10 * query * kv_sum
+        + 9e-5 * count
+        + 1e-8 * count * kv_len
+    )
+    assert table(shape) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_calibration_is_used_where_it_belongs() -> None:
+    with pytest.raises(BadInput, match="scales no model"):
+        model_time(read_model("llama-3.1-8b"), Deployment(), "h200", REACH, calibration("none", {}, FIXED_COSTS))
+    with pytest.raises(BadInput, match="name model and hardware"):
+        fixed_time(calibration("model", {"attention": 1.0}, {}), REACH)
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_requests", "max_kv_len", "decode_query_len"])

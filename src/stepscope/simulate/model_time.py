@@ -2,36 +2,45 @@
 
 Pricing one shape takes milliseconds; a simulation asks for each of its steps. So the model is priced once, on grids:
 pure decode over rows x kv_len (exact there, straight lines between), the rest of a step over its tokens, and prefill
-attention fitted by straight terms in the sums of its rows. A mixed step is the sum. `errors` says how far the table is
-from pricing the very shape, on random shapes that no table entry was made from.
+attention fitted by straight terms in the sums of its rows. A mixed step is the sum. The errors say how far the table is
+from pricing the very shape, on random shapes that no table entry was made from. A calibration multiplies each family of
+operators by its factor and adds its fixed costs; one without a model ("none") is nothing but fixed costs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import exp, log
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.batch import BatchShape, Row
+from stepscope.cost.families import family_of
 from stepscope.cost.least_squares import fit_linear
-from stepscope.cost.step_cost import StepCost, price_step
+from stepscope.cost.step_cost import price_step
 from stepscope.errors import BadInput
 from stepscope.latency import percentile
 from stepscope.operators.operator import AttentionWork
 from stepscope.operators.rows import StepRows
 from stepscope.operators.step import step_operators
 from stepscope.simulate.clock import TICKS_PER_S
+from stepscope.simulate.fixed_costs import with_fixed
 from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.cost.calibration import Calibration
     from stepscope.cost.hardware import Hardware
+    from stepscope.cost.operator_cost import OperatorCost
+    from stepscope.cost.roofline import Seconds
+    from stepscope.cost.step_cost import StepCost
     from stepscope.evidence import Grade
     from stepscope.models.architecture import Architecture
     from stepscope.operators.deployment import Deployment
+    from stepscope.operators.operator import Operator
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -77,23 +86,36 @@ class ModelTime:
     error_p90: float
 
 
-def model_time(architecture: Architecture, deployment: Deployment, hardware: Hardware | str, reach: Reach) -> ModelTime:
+def model_time(
+    architecture: Architecture,
+    deployment: Deployment,
+    hardware: Hardware | str,
+    reach: Reach,
+    calibration: Calibration | None = None,
+) -> ModelTime:
     """Tabulate what steps of this model cost on this device.
 
     Raises:
-        BadInput: an impossible deployment, unknown hardware, or a kv_len beyond what the model is published for.
+        BadInput: an impossible deployment, unknown hardware, a kv_len beyond what the model is published for, or a
+            calibration that has no model (`fixed_time` is for those).
     """
-    pricer = _Pricer(architecture=architecture, deployment=deployment, hardware=hardware)
+    if calibration is not None and calibration.cost == "none":
+        raise BadInput(f"calibration {calibration.name} scales no model: it is a step's time by itself.")
+    pricer = _Pricer(architecture=architecture, deployment=deployment, hardware=hardware, calibration=calibration)
     grid = _Grid.of(reach)
-    found = {name: _tabulate(pricer, grid, reach, name) for name in ("time_s", "low_s", "high_s")}
-    middle, low, high = found["time_s"], found["low_s"], found["high_s"]
+    names = ("value", "low", "high")
+    middle, low, high = (_tabulate(pricer, grid, reach, name) for name in names)
     if low is None or high is None:
-        low = _tabulate(pricer, grid, reach, "lower_bound_s")
-        high = _tabulate(pricer, grid, reach, "serial_bound_s")
+        low, high = (_tabulate(pricer, grid, reach, name) for name in ("lower_bound", "serial_bound"))
     assert low is not None
     assert high is not None
-    errors = _errors(pricer, middle or low, "time_s" if middle else "lower_bound_s", reach)
-    sample = pricer.price([_prefill(1, min(reach.max_tokens, reach.max_kv_len), 0), _decode(1, reach.max_kv_len)])[0]
+    errors = _errors(pricer, middle or low, "value" if middle else "lower_bound", reach)
+    if calibration is not None:
+        fixed = [{key: getattr(factor, name) for key, factor in calibration.fixed.items()} for name in names]
+        middle = None if middle is None else with_fixed(middle, fixed[0])
+        low, high = with_fixed(low, fixed[1]), with_fixed(high, fixed[2])
+    longest = min(reach.max_tokens, reach.max_kv_len)
+    sample, _ = pricer.price([_prefill(1, longest, 0), _decode(1, reach.max_kv_len)])
     return ModelTime(
         step_time=middle,
         low=low,
@@ -105,6 +127,27 @@ def model_time(architecture: Architecture, deployment: Deployment, hardware: Har
     )
 
 
+def fixed_time(calibration: Calibration, reach: Reach) -> ModelTime:
+    """The step time of a calibration without a model: exact, there is no table to be off.
+
+    Raises:
+        BadInput: the calibration scales a model.
+    """
+    if calibration.cost != "none":
+        raise BadInput(f"calibration {calibration.name} scales a model ({calibration.model}): name model and hardware.")
+    nothing = StepTime(by_tokens=(0,) * (reach.max_tokens + 1), decode=_flat(reach))
+    value, low, high = (
+        with_fixed(nothing, {key: getattr(factor, name) for key, factor in calibration.fixed.items()})
+        for name in ("value", "low", "high")
+    )
+    return ModelTime(step_time=value, low=low, high=high, grade="modelled", unpriced=(), error_p50=0.0, error_p90=0.0)
+
+
+def _flat(reach: Reach) -> DecodeGrid:
+    rows, kv_lens = (1, max(reach.max_requests, 2)), (0, reach.max_kv_len)
+    return DecodeGrid(rows=rows, kv_lens=kv_lens, ticks=((0, 0), (0, 0)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pricer:
     """Prices many shapes at once."""
@@ -112,19 +155,43 @@ class _Pricer:
     architecture: Architecture
     deployment: Deployment
     hardware: Hardware | str
+    calibration: Calibration | None
 
-    def price(self, shapes: Sequence[BatchShape]) -> tuple[StepCost, StepCost]:
-        """Whole steps, and the same steps without what reads the history."""
-        rows = StepRows.from_shapes(shapes)
-        operators = step_operators(self.architecture, rows, self.deployment)
-        whole = price_step(operators, self.hardware, self.deployment.plan)
-        kept = [place for place, operator in enumerate(operators) if not isinstance(operator.work, AttentionWork)]
-        rest = replace(
-            whole,
-            operators=tuple(whole.operators[place] for place in kept),
-            counts=tuple(whole.counts[place] for place in kept),
-        )
+    def price(self, shapes: Sequence[BatchShape]) -> tuple[StepCost, tuple[Operator, ...]]:
+        """The steps' cost, and the operators that it is of."""
+        operators = step_operators(self.architecture, StepRows.from_shapes(shapes), self.deployment)
+        is_bound = self.calibration is not None and self.calibration.cost == "bound"
+        cost = price_step(operators, self.hardware, self.deployment.plan, cost="bound" if is_bound else "model")
+        return cost, operators
+
+    def seconds(self, shapes: Sequence[BatchShape], name: str) -> tuple[Array, Array] | None:
+        """Per shape the whole step's seconds, and those without what walks the history; None where not known.
+
+        `name`: value, low, high, lower_bound or serial_bound.
+        """
+        cost, operators = self.price(shapes)
+        whole, rest = np.zeros(len(shapes)), np.zeros(len(shapes))
+        for operator, priced, count in zip(operators, cost.operators, cost.counts, strict=True):
+            seconds = self._of(operator, priced, name)
+            if seconds is None:
+                return None
+            whole += count * np.asarray(seconds)
+            if not isinstance(operator.work, AttentionWork):
+                rest += count * np.asarray(seconds)
         return whole, rest
+
+    def _of(self, operator: Operator, priced: OperatorCost, name: str) -> Seconds | None:
+        if name == "lower_bound":
+            return priced.terms.lower_s
+        if name == "serial_bound":
+            return priced.terms.serial_s
+        if self.calibration is None:
+            return {"value": priced.time_s, "low": priced.low_s, "high": priced.high_s}[name]
+        factor = self.calibration.families.get(family_of(operator))
+        seconds = priced.terms.lower_s if self.calibration.cost == "bound" else priced.time_s
+        if factor is None or seconds is None:  # a family that the measured steps did not have keeps its price
+            return priced.time_s if seconds is None else seconds
+        return float(getattr(factor, name)) * seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,15 +233,15 @@ def _prefill(num_rows: int, query_len: int, context_len: int) -> BatchShape:
 
 
 def _tabulate(pricer: _Pricer, grid: _Grid, reach: Reach, name: str) -> StepTime | None:
-    """One StepTime of one figure of StepCost; None where the cost wing has none."""
+    """The table of one figure; None where the cost wing has none."""
     query = reach.decode_query_len
-    _, rest = pricer.price([_prefill(1, tokens, 0) for tokens in _within(grid.tokens, reach.max_kv_len)])
-    seconds = getattr(rest, name)
-    if seconds is None:
+    priced = pricer.seconds([_prefill(1, tokens, 0) for tokens in _within(grid.tokens, reach.max_kv_len)], name)
+    if priced is None:
         return None
-    by_tokens = _interpolate(grid.tokens, np.asarray(seconds), reach)
-    decode = [_decode(rows, kv, query) for rows in grid.rows for kv in grid.kv_lens]
-    whole = np.asarray(getattr(pricer.price(decode)[0], name)).reshape(len(grid.rows), len(grid.kv_lens))
+    by_tokens = _interpolate(grid.tokens, priced[1], reach)
+    decode = pricer.seconds([_decode(rows, kv, query) for rows in grid.rows for kv in grid.kv_lens], name)
+    assert decode is not None
+    whole = decode[0].reshape(len(grid.rows), len(grid.kv_lens))
     base = by_tokens[np.minimum(np.asarray(grid.rows) * query, reach.max_tokens)]
     return StepTime(
         by_tokens=(0, *(_whole_ticks(by_tokens[1:]))),
@@ -218,7 +285,9 @@ def _fit_prefill(pricer: _Pricer, by_tokens: Array, reach: Reach, name: str) -> 
     ]
     if not shapes:
         return PrefillTicks()
-    whole = np.asarray(getattr(pricer.price(shapes)[0], name))
+    priced = pricer.seconds(shapes, name)
+    assert priced is not None
+    whole = priced[0]
     sums = [shape.prefill for shape in shapes]
     tokens = np.array([each.query_sum for each in sums])
     names = ("num_requests", "query_sum", "kv_sum", "query_kv_sum")
@@ -234,8 +303,10 @@ def _errors(pricer: _Pricer, table: StepTime, name: str, reach: Reach) -> list[f
     """|table / priced - 1| of random shapes, ascending; the same shapes every time."""
     rng = Random(5)  # noqa: S311  # shapes to check a table with, no secret
     shapes = [shape for _ in range(NUM_CHECKED) if (shape := _random_shape(rng, reach)).rows]
-    priced = np.asarray(getattr(pricer.price(shapes)[0], name))
-    return sorted(abs(table(shape) / float(seconds) - 1) for shape, seconds in zip(shapes, priced, strict=True))
+    priced = pricer.seconds(shapes, name)
+    assert priced is not None
+    pairs = zip(shapes, priced[0].tolist(), strict=True)
+    return sorted(abs(table(shape) / seconds - 1) for shape, seconds in pairs)
 
 
 def _random_shape(rng: Random, reach: Reach) -> BatchShape:
@@ -256,4 +327,4 @@ def _random_shape(rng: Random, reach: Reach) -> BatchShape:
 
 
 def _log_uniform(rng: Random, most: int) -> int:
-    return max(min(round(float(most) ** rng.random()), most), 1)
+    return max(min(round(exp(rng.random() * log(most))), most), 1)

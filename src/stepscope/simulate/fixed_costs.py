@@ -1,0 +1,53 @@
+"""Fixed costs: the seconds of a calibration that no operator explains, added to a step time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.cost.calibration import bend_of
+from stepscope.simulate.clock import TICKS_PER_S
+from stepscope.simulate.step_time import PrefillTicks, StepTime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def with_fixed(step_time: StepTime, fixed: Mapping[str, float]) -> StepTime:
+    """A step time and a calibration's fixed seconds (`cost.calibration.FIXED`, and bends of the token's)."""
+
+    def ticks(name: str) -> float:
+        return fixed.get(name, 0.0) * TICKS_PER_S
+
+    tokens = np.arange(len(step_time.by_tokens))
+    bends = sorted((bend, ticks(name)) for name in fixed if (bend := bend_of(name)) is not None)
+    added = ticks("step_s") * (tokens > 0)
+    edges = [(0, ticks("token_s")), *bends]
+    for (start, per_token), (end, _) in pairwise([*edges, (len(tokens), 0.0)]):
+        added = added + per_token * np.clip(tokens - start, 0, max(end - start, 0))
+    per = step_time.prefill
+    grid = step_time.decode
+    assert grid is not None
+    return StepTime(
+        by_tokens=tuple(old + round(float(new)) for old, new in zip(step_time.by_tokens, added, strict=True)),
+        decode=replace(
+            grid,
+            ticks=tuple(
+                tuple(
+                    old + round(rows * (ticks("request_s") + ticks("decode_request_s") + kv * ticks("decode_kv_s")))
+                    for kv, old in zip(grid.kv_lens, row, strict=True)
+                )
+                for rows, row in zip(grid.rows, grid.ticks, strict=True)
+            ),
+        ),
+        prefill=PrefillTicks(
+            step=per.step + round(ticks("prefill_step_s")),
+            row=per.row + round(ticks("request_s") + ticks("prefill_request_s")),
+            query=per.query + round(ticks("prefill_token_s")),
+            kv=per.kv + round(ticks("prefill_kv_s")),
+            query_kv=per.query_kv + round(ticks("prefill_query_kv_s")),
+        ),
+    )
