@@ -20,13 +20,15 @@ from stepscope.cli.predict import Model, Size
 from stepscope.cli.predict_view import write_view
 from stepscope.cli.simulate_view import simulation_sections, to_simulation_document
 from stepscope.cli.tabular import TableFormat
+from stepscope.cost.calibration_file import read_calibration
 from stepscope.errors import BadInput
 from stepscope.latency import Limits
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
 from stepscope.simulate.run_store import write_simulated_run
-from stepscope.simulate.scenario import EngineOptions, Scenario, Served, run_scenario
+from stepscope.simulate.scenario import EngineOptions, Scenario, run_scenario
 from stepscope.simulate.settings import apply_setting, split_setting
+from stepscope.simulate.step_costs import Served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +40,9 @@ MOST_STEPS = 200_000  # that a run folder holds
 FormatOption = Annotated[TableFormat, typer.Option("--format", "-f", help="How to write it: text, md, csv or json.")]
 TtftLimit = Annotated[float | None, typer.Option("--ttft", help="A good request's longest TTFT, in seconds.")]
 TpotLimit = Annotated[float | None, typer.Option("--tpot", help="A good request's longest TPOT, in seconds.")]
+CalibrationOption = Annotated[
+    Path | None, typer.Option("--calibration", help="Step times as this file of `stepscope calibrate` scales them.")
+]
 Hardware = Annotated[str, typer.Option("--hardware", help="A device (see `stepscope hardware`) or its file.")]
 
 
@@ -62,7 +67,9 @@ def simulate(
     block_size: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
     prefix_caching: Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching")] = True,
     async_: Annotated[bool, typer.Option("--async/--no-async", help="Schedule a step while one is in flight.")] = True,
-    host_s: Annotated[float, typer.Option(help="Host work per step, in seconds.")] = 0.0,
+    host_s: Annotated[
+        float | None, typer.Option(help="Host work per step, in seconds (default: the calibration's, else 0).")
+    ] = None,
     utilisation: Annotated[float, typer.Option(help="Share of the device's memory that the engine takes.")] = 0.9,
     tp: Annotated[int, Size] = 1,
     ep: Annotated[int, Size] = 1,
@@ -72,6 +79,7 @@ def simulate(
     experts: Annotated[str | None, typer.Option(help="dtype of the routed experts (default: as --weights).")] = None,
     kv: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
     fusion: Annotated[str, typer.Option(help="none, vllm or sglang: what runs as one GEMM.")] = "none",
+    calibration: CalibrationOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting, as name=value; may be repeated.")
     ] = None,
@@ -104,7 +112,9 @@ def simulate(
         utilisation=utilisation,
     )
     served = Served(model=model, hardware=hardware, deployment=deployment)
-    scenario = with_settings(Scenario(requests=load, engine=engine, served=served), settings or ())
+    fitted = None if calibration is None else read_calibration(calibration)
+    whole = Scenario(requests=load, engine=engine, served=served, calibration=fitted)
+    scenario = with_settings(whole, settings or ())
     outcome = run_scenario(scenario)
     document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
     if output is not None:

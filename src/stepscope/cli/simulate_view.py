@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 SCHEMA = "stepscope.simulation/1"
 _GIB = 2**30
+INTERVALS = {
+    "ends": "the same requests under the low and the high end of the cost",
+    "draws": "5th to 95th percentile of the same requests under {count} refits of the calibration",
+}
 # the figures below the latencies: name, what it is called
 _TOTALS = {
     "requests": "requests per second",
@@ -47,14 +51,14 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "hardware": None if served is None else served.hardware,
         "plan": None if served is None else asdict(served.deployment.plan),
         "load": {"source": load, "requests": len(outcome.scenario.requests)},
-        "rules": asdict(outcome.rules) | {"host_s": outcome.scenario.engine.host_s},
+        "rules": asdict(outcome.rules) | {"host_s": costs.shown.host_s},
         "memory": None if outcome.memory is None else _memory(outcome.memory),
         "cost": {
             "source": costs.source,
             "grade": costs.grade,
             "unpriced": list(costs.unpriced),
             "notes": list(costs.notes),
-            "interval": "the same requests under the low and the high end of the cost",
+            "interval": INTERVALS[costs.kind].format(count=len(costs.alternatives)),
         },
         "limits": asdict(limits),
         "run": None,

@@ -81,12 +81,12 @@ def write_simulated_run(outcome: Outcome, folder: Path, described: Mapping[str, 
 def to_store(outcome: Outcome, described: Mapping[str, Any]) -> EventStore:
     """The steps as an EventStore, empty where none were kept."""
     steps = outcome.shown.steps
-    step_time = outcome.costs.middle or outcome.costs.low
+    timed, calibration = outcome.costs.shown, outcome.scenario.calibration
     events: list[_Event] = []
     if steps:
-        is_model = outcome.scenario.costs is None
-        parts = divide_steps([step.shape for step in steps], step_time, outcome.scenario.served if is_model else None)
-        events = list(_events(steps, parts, outcome.scenario.engine.host_s))
+        served = None if calibration is not None and calibration.cost == "none" else outcome.scenario.served
+        parts = divide_steps([step.shape for step in steps], timed.step_time, served)
+        events = list(_events(steps, parts, timed.host_s))
     plan = None if outcome.scenario.served is None else outcome.scenario.served.deployment.plan
     return _store(
         events,

@@ -1,35 +1,39 @@
 """Scenario: requests, an engine's options and where its step times come from -> Outcome, with the interval of the cost.
 
-The same requests run under the cost's prediction, its low and its high end: an interval of a latency is what these
-three give, not a spread over other loads. Where an operator has no price there is no prediction, only the two bounds.
+The same requests run once under the cost's prediction and once under each alternative: the low and the high end of the
+cost model, or draws of a calibration. An interval is what these give, not a spread over other loads. Where an operator
+has no price there is no prediction, only bounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.cost.hardware import load_hardware
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import read_model
-from stepscope.operators.deployment import Deployment
 from stepscope.simulate.engine import Options, Simulation, check_workload, simulate
 from stepscope.simulate.memory import Memory, MemoryUse, plan_memory
-from stepscope.simulate.model_time import Reach, model_time
+from stepscope.simulate.model_time import Reach
 from stepscope.simulate.scheduler import SchedulerRules
+from stepscope.simulate.step_costs import Served, StepCosts, TimedStep, make_costs
 
 if TYPE_CHECKING:
-    from stepscope.evidence import Grade
+    from stepscope.cost.calibration import Calibration
     from stepscope.simulate.engine import Detail
     from stepscope.simulate.request import Request
-    from stepscope.simulate.step_time import StepTime
 
 MOST_GAPS = 20_000_000  # outputs whose gaps are kept for ITL; beyond, memory would grow with them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """A scheduler's options by vLLM's names; None: `num_blocks` from the device's memory, the rest from the load."""
+    """A scheduler's options by vLLM's names.
+
+    None: `num_blocks` from the device's memory, `max_model_len` from the model or the load, `host_s` from the
+    calibration, else 0.
+    """
 
     max_num_batched_tokens: int = 8192
     max_num_seqs: int = 256
@@ -40,40 +44,18 @@ class EngineOptions:
     long_prefill_token_threshold: int = 0
     watermark: float = 0.0
     async_scheduling: bool = True
-    host_s: float = 0.0
+    host_s: float | None = None
     utilisation: float = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """A model on devices."""
-
-    model: str
-    hardware: str
-    deployment: Deployment = field(default_factory=Deployment)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
-    """Seconds of a step and their interval; `source` says where from, `notes` what a reader must know."""
-
-    middle: StepTime | None
-    low: StepTime
-    high: StepTime
-    grade: Grade | None
-    source: str
-    unpriced: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is simulated. `costs`: step times of one's own, such as a calibration's; None: the model's on the device."""
+    """What is simulated: step times are the model's on its device, scaled by the calibration, or that one's alone."""
 
     requests: tuple[Request, ...]
     engine: EngineOptions
     served: Served | None = None
-    costs: StepCosts | None = None
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +67,12 @@ class Outcome:
     costs: StepCosts
     memory: Memory | None
     middle: Simulation | None
-    low: Simulation
-    high: Simulation
+    alternatives: tuple[Simulation, ...]
 
     @property
     def shown(self) -> Simulation:
         """The prediction, or the lower bound."""
-        return self.middle or self.low
+        return self.middle or self.alternatives[0]
 
     @property
     def num_devices(self) -> int:
@@ -101,27 +82,34 @@ class Outcome:
 
 
 def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
-    """Simulate it three times. `steps`: what is kept of the prediction's steps.
+    """Simulate it under the prediction and every alternative. `steps`: what is kept of the shown one's steps.
 
     Raises:
         BadInput: a setup that cannot run, before any step.
     """
     rules, memory = make_rules(scenario)
     check_workload(scenario.requests, rules)
-    costs = scenario.costs or model_costs(scenario, rules)
+    longest = max(request.num_tokens for request in scenario.requests)
+    reach = Reach(
+        max_tokens=rules.max_num_batched_tokens,
+        max_requests=rules.max_num_seqs,
+        max_kv_len=min(longest, rules.max_model_len),
+    )
+    costs = make_costs(scenario.served, scenario.calibration, reach, host_s=scenario.engine.host_s)
     with_gaps = sum(request.output_len for request in scenario.requests) <= MOST_GAPS
-    full = Options(steps=steps, with_gaps=with_gaps, host_s=scenario.engine.host_s)
-    ends = replace(full, steps="none")
-    middle = simulate(scenario.requests, rules, costs.middle, full) if costs.middle is not None else None
-    low = simulate(scenario.requests, rules, costs.low, ends if middle else full)
+
+    def run(timed: TimedStep) -> Simulation:
+        kept = steps if timed is costs.shown else "none"
+        options = Options(steps=kept, with_gaps=with_gaps, host_s=timed.host_s)
+        return simulate(scenario.requests, rules, timed.step_time, options)
+
     return Outcome(
         scenario=scenario,
         rules=rules,
         costs=costs,
         memory=memory,
-        middle=middle,
-        low=low,
-        high=low if costs.high == costs.low else simulate(scenario.requests, rules, costs.high, ends),
+        middle=None if costs.middle is None else run(costs.middle),
+        alternatives=tuple(run(each) for each in costs.alternatives),
     )
 
 
@@ -171,43 +159,3 @@ def _longest(scenario: Scenario) -> int:
         limit = scenario.served.deployment.max_model_len
         return read_model(scenario.served.model).max_context_len if limit is None else limit
     return max(max(request.last_len, request.num_tokens) for request in scenario.requests) + 1
-
-
-def model_costs(scenario: Scenario, rules: SchedulerRules) -> StepCosts:
-    """The model's step times on its device, as far as these requests can reach.
-
-    Raises:
-        BadInput: there is no model, or the deployment is impossible.
-    """
-    served = scenario.served
-    if served is None:
-        raise BadInput("no step times: give a model and its hardware, or a calibration.")
-    longest = max(request.num_tokens for request in scenario.requests)
-    reach = Reach(
-        max_tokens=rules.max_num_batched_tokens,
-        max_requests=rules.max_num_seqs,
-        max_kv_len=min(longest, rules.max_model_len),
-    )
-    architecture = read_model(served.model)
-    served.deployment.check(architecture)
-    found = model_time(architecture, served.deployment, served.hardware, reach)
-    off = (f"{100 * error:.1f} %" for error in (found.error_p50, found.error_p90))
-    notes = [
-        "step times are read from a table, off the model on random shapes by {} in the median, {} in one of ten".format(
-            *off
-        )
-    ]
-    if found.step_time is None:
-        notes.append(
-            f"no kernel model prices {', '.join(found.unpriced)} on {served.hardware}: only bounds are simulated, the "
-            "lower one with every operator at its longest term, the upper one at the sum of its terms"
-        )
-    return StepCosts(
-        middle=found.step_time,
-        low=found.low,
-        high=found.high,
-        grade=found.grade,
-        source=f"cost model of {served.hardware}" if found.step_time is not None else f"bounds on {served.hardware}",
-        unpriced=found.unpriced,
-        notes=tuple(notes),
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepscope.errors import BadInput
 from stepscope.operators.deployment import Deployment
@@ -109,7 +109,8 @@ _READ: dict[str, Callable[[str, str], object]] = {
 
 def _engine(name: str, kind: str) -> Change:
     def change(scenario: Scenario, text: str) -> Scenario:
-        return replace(scenario, engine=replace(scenario.engine, **{name: _READ[kind](name, text)}))
+        value: Any = _READ[kind](name, text)
+        return replace(scenario, engine=replace(scenario.engine, **{name: value}))
 
     return change
 
@@ -125,7 +126,8 @@ def _plan(name: str) -> Change:
 
 def _format(name: str) -> Change:
     def change(scenario: Scenario, text: str) -> Scenario:
-        return _with_deployment(scenario, replace(_deployment(scenario), **{name: text}))
+        value: Any = text
+        return _with_deployment(scenario, replace(_deployment(scenario), **{name: value}))
 
     return change
 

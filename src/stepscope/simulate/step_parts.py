@@ -21,7 +21,7 @@ from stepscope.operators.step import step_operators
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.simulate.scenario import Served
+    from stepscope.simulate.step_costs import Served
     from stepscope.simulate.step_time import StepTime
 
     Array = np.ndarray[Any, np.dtype[Any]]

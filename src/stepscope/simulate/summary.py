@@ -8,11 +8,11 @@ last output. What binds, of the time in which a step ran: `seats` (max_num_seqs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from stepscope.latency import Limits, Spread, goodput_per_s, pooled_itl_s, spread
+from stepscope.latency import Limits, Spread, goodput_per_s, percentile, pooled_itl_s, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,32 +41,32 @@ class Figure:
     statistic: str
     unit: str
     value: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     count: int | None = None
 
 
 def find_figures(outcome: Outcome, limits: Limits) -> tuple[Figure, ...]:
-    """Every figure of a simulation."""
-    parts = [outcome.middle, outcome.low, outcome.high]
-    measured = [None if part is None else _measure(part, limits, outcome.num_devices) for part in parts]
-    names = measured[1] or {}
+    """Every figure of a simulation: of ends the least and the most, of draws the 5th and the 95th percentile."""
+    middle = None if outcome.middle is None else measure(outcome.middle, limits, outcome.num_devices)
+    others = [measure(each, limits, outcome.num_devices) for each in outcome.alternatives]
     found = []
-    for key, (unit, _, count) in names.items():
-        values = [None if part is None else part[key][1] for part in measured]
-        ends = sorted(value for value in values if value is not None)
-        found.append(
-            Figure(
-                name=key[0],
-                statistic=key[1],
-                unit=unit,
-                value=values[0],
-                low=ends[0] if ends else None,
-                high=ends[-1] if ends else None,
-                count=count,
-            )
-        )
+    for key, first in (middle or others[0]).items():
+        value = None if middle is None else first.value
+        low, high = interval([each[key].value for each in others], value, outcome.costs.kind)
+        found.append(replace(first, value=value, low=low, high=high))
     return tuple(found)
+
+
+def interval(
+    among: Sequence[float | None], value: float | None, kind: Literal["ends", "draws"]
+) -> tuple[float | None, float | None]:
+    """The ends that alternatives give to a value, which lies between them."""
+    known = sorted(each for each in among if each is not None)
+    if not known:
+        return None, None
+    low, high = (known[0], known[-1]) if kind == "ends" else (percentile(known, 0.05), percentile(known, 0.95))
+    return (low, high) if value is None else (min(low, value), max(high, value))
 
 
 def latencies(times: Sequence[RequestTimes]) -> dict[str, Spread | None]:
@@ -79,16 +79,20 @@ def latencies(times: Sequence[RequestTimes]) -> dict[str, Spread | None]:
     }
 
 
-_Measured = dict[tuple[str, str], tuple[str, float | None, int | None]]
-
-
-def _measure(simulation: Simulation, limits: Limits, num_devices: int) -> _Measured:
+def measure(simulation: Simulation, limits: Limits, num_devices: int) -> dict[tuple[str, str], Figure]:
+    """Figures of one simulation, without an interval, by name and statistic."""
     times = [request.times for request in simulation.requests]
-    found: _Measured = {}
-    for name, values in latencies(times).items():
-        for statistic in STATISTICS:
-            value = None if values is None else getattr(values, statistic)
-            found[name, statistic] = ("s", value, None if values is None else values.count)
+    found = [
+        Figure(
+            name=name,
+            statistic=statistic,
+            unit="s",
+            value=None if values is None else getattr(values, statistic),
+            count=None if values is None else values.count,
+        )
+        for name, values in latencies(times).items()
+        for statistic in STATISTICS
+    ]
     duration = duration_s(simulation)
     outputs = sum(time.output_len or 0 for time in times)
     prompts = sum(request.prompt_len for request in simulation.requests)
@@ -105,7 +109,8 @@ def _measure(simulation: Simulation, limits: Limits, num_devices: int) -> _Measu
         "preemptions": ("", float(sum(request.num_preemptions for request in simulation.requests))),
         "prefix_hit_share": ("fraction", hits / prompts),
     }
-    return found | {(name, "total"): (unit, value, None) for name, (unit, value) in rates.items()}
+    found += [Figure(name=name, statistic="total", unit=unit, value=value) for name, (unit, value) in rates.items()]
+    return {(figure.name, figure.statistic): figure for figure in found}
 
 
 def duration_s(simulation: Simulation) -> float:
@@ -140,6 +145,3 @@ def name_binding(shares: dict[str, float] | None) -> str | None:
     if shares is None:
         return None
     return max(shares, key=lambda name: shares[name])
-
-
-FIGURE_COLUMNS = tuple(each.name for each in fields(Figure))
