@@ -24,7 +24,7 @@ INTERVALS = {
     "draws": "5th to 95th percentile of the same requests under {count} refits of the calibration",
 }
 # the figures below the latencies: name, what it is called
-_TOTALS = {
+TOTALS = {
     "requests": "requests per second",
     "prompt_tokens": "prompt tokens per second",
     "output_tokens": "output tokens per second",
@@ -138,13 +138,13 @@ def show_number(value: float | None) -> str:
     """Four significant digits, whole numbers whole."""
     if value is None:
         return UNKNOWN
-    if value >= 1000 or value == int(value):
+    if abs(value) >= 1000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.4g}"
 
 
 def _total_grid(figures: dict[tuple[str, str], Document]) -> Grid:
-    rows = [(title, show_figure(figures[name, "total"])) for name, title in _TOTALS.items()]
+    rows = [(title, show_figure(figures[name, "total"])) for name, title in TOTALS.items()]
     return Grid(columns=("", ">value (low to high)"), rows=tuple(rows))
 
 
