@@ -16,8 +16,8 @@ from stepscope.cost.least_squares import (
     cross_validate,
     fit_linear,
     fit_positive,
-    solve_nonnegative,
 )
+from stepscope.fit import solve_nonnegative
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

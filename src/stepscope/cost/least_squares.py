@@ -1,9 +1,9 @@
 """Fits with coefficients that are never negative, in numpy alone.
 
 A time is a sum of costs, so a negative coefficient is always a misfit: `fit_linear` solves least squares with x >= 0
-(the active-set method of Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23), `fit_positive` a
-nonlinear model through the logarithm of its coefficients (Levenberg and Marquardt). Both weigh relative errors, and
-both give an outlier the weight of its size, not of its square (iteratively reweighted).
+(the active set of `fit`), `fit_positive` a nonlinear model through the logarithm of its coefficients (Levenberg and
+Marquardt). Both weigh relative errors, and both give an outlier the weight of its size, not of its square (iteratively
+reweighted).
 `Band`: residuals ln(measured / predicted) of points that were held out, as the quantiles that cover `level`.
 """
 
@@ -15,46 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.fit import solve_nonnegative
+
 Array = np.ndarray[Any, np.dtype[Any]]
 SCALE = 0.05  # relative errors beyond this weigh as their size
-
-
-def solve_nonnegative(a: Array, y: Array) -> Array:
-    """The x >= 0 with the least |a x - y|².
-
-    >>> solve_nonnegative(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -1.0])).tolist()
-    [2.0, 0.0]
-    """
-    size = np.sqrt(np.einsum("ij,ij->j", a, a))
-    scaled = a / np.where(size > 0, size, 1.0)
-    tolerance = 1e-10 * max(float(np.abs(scaled.T @ y).max(initial=0.0)), 1e-300)
-    x = np.zeros(a.shape[1])
-    free = np.zeros(a.shape[1], dtype=bool)
-    for _ in range(5 * a.shape[1]):
-        gradient = scaled.T @ (y - scaled @ x)
-        gradient[free] = -np.inf
-        enter = int(np.argmax(gradient))
-        if gradient[enter] <= tolerance:
-            break
-        free[enter] = True
-        x, free = _step_inside(scaled, y, x, free)
-    return x / np.where(size > 0, size, 1.0)
-
-
-def _step_inside(a: Array, y: Array, x: Array, free: Array) -> tuple[Array, Array]:
-    """Solve on the free columns; where that leaves x >= 0, stop at the border and fix what stands on it."""
-    free = free.copy()
-    while free.any():
-        trial = np.zeros_like(x)
-        trial[free] = np.linalg.lstsq(a[:, free], y, rcond=None)[0]
-        below = free & (trial <= 0)
-        if not below.any():
-            return trial, free
-        length = float(np.min(x[below] / np.maximum(x[below] - trial[below], 1e-300)))
-        x = x + length * (trial - x)
-        free &= x > 1e-12 * max(float(x.max(initial=0.0)), 1e-300)
-        x = np.where(free, x, 0.0)
-    return x, free
 
 
 def fit_linear(a: Array, y: Array, rounds: int = 8) -> Array:
