@@ -23,8 +23,8 @@ from stepscope.simulate.workload import OUTPUTS
 from stepscope.store.run import is_run, open_run, read_further_tables
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Collection, Sequence
+    from pathlib import Path
 
     from stepscope.join.requests import RequestAccount
     from stepscope.readers.step_log import Stream
@@ -130,7 +130,9 @@ def from_stream(stream: Stream, source: str) -> RecordedLoad:
     notes = ["prompts' texts are not logged: a hit is given the beginning of an earlier request that is long enough"]
     left_out = len(accounts) - len(whole)
     if left_out:
-        notes.append(f"{left_out} requests of {len(accounts)} left out: they began before the log, or did not end in it")
+        notes.append(
+            f"{left_out} requests of {len(accounts)} left out: they began before the log, or did not end in it"
+        )
     return RecordedLoad(
         source=source,
         requests=tuple(requests),

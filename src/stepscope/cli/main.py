@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, serve, simulate
+from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, search, serve, simulate, whatif
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -45,6 +45,9 @@ app.command("models")(predict.models)
 app.command("hardware")(cost.hardware)
 app.command("probe")(cost.probe)
 app.command("simulate")(simulate.simulate)
+app.command("calibrate")(whatif.calibrate)
+app.command("whatif")(whatif.whatif)
+app.command("search")(search.search)
 
 
 def _print_version(wanted: bool) -> None:

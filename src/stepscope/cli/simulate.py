@@ -130,8 +130,8 @@ def keep_run(outcome: Outcome, folder: Path, document: dict[str, Any]) -> None:
     """
     if len(outcome.shown.steps) > MOST_STEPS:
         raise BadInput(
-            f"{folder}: the simulation has {len(outcome.shown.steps):,} steps, and a run folder holds {MOST_STEPS:,} at "
-            "most. Simulate fewer requests (--requests), or leave --output out."
+            f"{folder}: the simulation has {len(outcome.shown.steps):,} steps, and a run folder holds {MOST_STEPS:,} "
+            "at most. Simulate fewer requests (--requests), or leave --output out."
         )
     described = {name: value for name, value in document.items() if name != "figures"}
     write_simulated_run(outcome, folder, described)

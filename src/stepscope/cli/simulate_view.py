@@ -91,12 +91,14 @@ def _title(document: Document) -> str:
 
 def _setup_lines(document: Document) -> list[str]:
     rules, load = document["rules"], document["load"]
+    mode = "async" if rules["async_scheduling"] else "synchronous"
     lines = [
         f"load: {load['requests']:,} requests, {load['source']}",
-        f"scheduler: chunk (max_num_batched_tokens) {rules['max_num_batched_tokens']:,}, max_num_seqs "
-        f"{rules['max_num_seqs']:,}, max_model_len {rules['max_model_len']:,}, {rules['num_blocks']:,} blocks of "
-        f"{rules['block_size']} tokens, {'async' if rules['async_scheduling'] else 'synchronous'}, host work "
-        f"{1e3 * rules['host_s']:g} ms a step",
+        (
+            f"scheduler: chunk (max_num_batched_tokens) {rules['max_num_batched_tokens']:,}, max_num_seqs "
+            f"{rules['max_num_seqs']:,}, max_model_len {rules['max_model_len']:,}, {rules['num_blocks']:,} blocks of "
+            f"{rules['block_size']} tokens, {mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
+        ),
     ]
     memory = document["memory"]
     if memory is not None:

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "stepscope.whatif/1"
 WITHIN = 0.2
-RunPath = Annotated[
-    Path, typer.Argument(help="A trace, a run folder, or the folder of a step log.", metavar="RUN")
-]
+RunPath = Annotated[Path, typer.Argument(help="A trace, a run folder, or the folder of a step log.", metavar="RUN")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="The model that ran, for a cost of model or bound.")]
 HardwareOption = Annotated[str | None, typer.Option("--hardware", help="The device that it ran on.")]
 
@@ -62,7 +60,9 @@ class CalibratedOn(StrEnum):
 
 CostOption = Annotated[
     CalibratedOn | None,
-    typer.Option("--cost", help="Scale the kernel models or the bounds, or fit counts alone (default without --model)."),
+    typer.Option(
+        "--cost", help="Scale the kernel models or the bounds, or fit counts alone (default without --model)."
+    ),
 ]
 
 
@@ -120,7 +120,7 @@ def fit_run(
             architecture=read_model(served.model),
             hardware=load_hardware(served.hardware),
             deployment=served.deployment,
-            cost=cost.value,
+            cost="model" if cost is CalibratedOn.model else "bound",
         )
     steps, files, engine = _measured(run, steps_log)
     about = About(
@@ -223,8 +223,9 @@ def whatif(
     if off:
         told = ", ".join(f"{row.name} {row.statistic} {_percent(row.error)}" for row in off)
         raise CheckFailed(
-            f"{run}: simulated as recorded, {told} of the measured value, beyond --within {within:g}: what a change would "
-            "do is not answered. Calibrate on more steps, say what the recording does not (--as-recorded), or widen it."
+            f"{run}: simulated as recorded, {told} of the measured value, beyond --within {within:g}: what a change "
+            "would do is not answered. Calibrate on more steps, say what the recording does not (--as-recorded), or "
+            "widen it."
         )
 
 

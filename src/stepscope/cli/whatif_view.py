@@ -14,19 +14,21 @@ Document = dict[str, Any]
 def whatif_sections(document: Document) -> list[Section]:
     """The run as recorded, how well it is reproduced, and what the change does."""
     rules = document["rules"]
+    mode = "async" if rules["async_scheduling"] else "synchronous"
     lines = (
         f"{document['requests']:,} requests; step times: {document['cost']}",
         (
             f"as recorded: max_num_batched_tokens {rules['max_num_batched_tokens']:,}, max_num_seqs "
             f"{rules['max_num_seqs']:,}, {rules['num_blocks']:,} blocks of {rules['block_size']} tokens, "
-            f"{'async' if rules['async_scheduling'] else 'synchronous'}, host work {1e3 * rules['host_s']:.3g} ms a step"
+            f"{mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
         ),
         *document["notes"],
     )
+    within = f"{document['within']:.0%}"
     verdict = (
-        f"the latencies that decide are within {document['within']:.0%} of the measured ones"
+        f"the latencies that decide are within {within} of the measured ones"
         if document["is_reproduced"]
-        else f"a latency that decides is off by more than {document['within']:.0%}: REFUSED to say what a change would do"
+        else f"a latency that decides is off by more than {within}: REFUSED to say what a change would do"
     )
     sections = [
         Section(title=f"The run as recorded: {document['run']}", lines=lines),
@@ -83,7 +85,9 @@ def _changed(document: Document) -> Section:
     ends = "refits of the calibration" if document["interval"] == "draws" else "low and high end of the cost"
     return Section(
         title=f"What if {', '.join(document['changes'])}",
-        lines=(f"both simulated under the same step times; the difference's interval is that of the {ends} [simulated]",),
+        lines=(
+            f"both simulated under the same step times; the difference's interval is that of the {ends} [simulated]",
+        ),
         grid=Grid(columns=("", ">before", ">after", ">difference (low to high)", ">relative"), rows=tuple(rows)),
     )
 
@@ -91,13 +95,13 @@ def _changed(document: Document) -> Section:
 def calibration_sections(document: Document) -> list[Section]:
     """What was fitted, how well, and what was left out."""
     held = document["held_out"]
+    where = document["hardware"] or "hardware that nobody named"
     lines = [
-        f"{document['model']} on {document['hardware'] or 'hardware that nobody named'}, cost {document['cost']}; "
-        + f"{document['num_draws']} refits are kept for intervals",
+        f"{document['model']} on {where}, cost {document['cost']}; {document['num_draws']} refits kept for intervals",
         f"fitted to {', '.join(document['source']['files'])} ({document['source']['date']})",
         *(
-            f"unseen steps, {name}: {100 * part['median']:.1f} % off in the median, {100 * part['p90']:.1f} % in one of "
-            f"ten ({part['num_steps']} steps)"
+            f"unseen steps, {name}: {100 * part['median']:.1f} % off in the median, {100 * part['p90']:.1f} % in one "
+            f"of ten ({part['num_steps']} steps)"
             for name, part in held.items()
         ),
         *(f"left out: {count} steps, {why}" for why, count in document["left_out"].items()),

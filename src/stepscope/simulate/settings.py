@@ -62,8 +62,8 @@ def apply_setting(scenario: Scenario, name: str, value: str) -> Scenario:
         )
     if setting.needs == "model" and scenario.calibration is not None and scenario.calibration.cost == "none":
         raise BadInput(
-            f"{name}={value}: calibration {scenario.calibration.name} knows steps by their counts alone, and they would "
-            "not change with it. Calibrate with --model and --hardware (--cost model or bound)."
+            f"{name}={value}: calibration {scenario.calibration.name} knows steps by their counts alone, and they "
+            "would not change with it. Calibrate with --model and --hardware (--cost model or bound)."
         )
     return setting.change(scenario, value)
 
