@@ -46,6 +46,8 @@ def _frontier_lines(document: Document) -> tuple[str, ...]:
     lines = [f"{name}: {meaning}" for name, meaning in BINDING.items() if name in binding]
     if any(limit is not None for limit in document["limits"].values()):
         lines.append("ok: p99 of TTFT and TPOT keep the limits")
+    if binding & {"step", "budget"}:
+        lines.append("in brackets: what the roofline says binds a typical step")
     if not document["frontier"]:
         lines.append("empty: no point has a prediction, only bounds")
     return tuple(lines)
@@ -61,9 +63,17 @@ def _grid(document: Document, places: Any) -> Grid:
         figures = tuple(_shown(point, name) for name in _COLUMNS)
         is_asked = any(limit is not None for limit in document["limits"].values())
         kept = ok[document["keeps_limits"][place]] if is_asked else "-"
-        rows.append((*(point["settings"][name] for name in names), *figures, kept, point["binding"] or "refused"))
+        rows.append((*(point["settings"][name] for name in names), *figures, kept, _binds(point)))
     columns = (*(f">{name}" for name in names), *_COLUMNS.values(), "limits", "binds")
     return Grid(columns=columns, rows=tuple(rows))
+
+
+def _binds(point: Document) -> str:
+    """The resource, and what binds a step where that matters."""
+    if point["refused"]:
+        return "refused"
+    is_step = point["binding"] in ("step", "budget") and point["step_bound"]
+    return f"{point['binding']} ({point['step_bound']})" if is_step else str(point["binding"])
 
 
 def _shown(point: Document, name: str) -> str:

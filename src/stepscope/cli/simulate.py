@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepscope.answers.recorded_load import read_measured
+from stepscope.answers.whatif import compare_latencies
 from stepscope.cli.load_options import (
     OutputLenOption,
     PromptOption,
@@ -29,6 +32,7 @@ from stepscope.simulate.run_store import write_simulated_run
 from stepscope.simulate.scenario import EngineOptions, Scenario, run_scenario
 from stepscope.simulate.settings import apply_setting, split_setting
 from stepscope.simulate.step_costs import Served
+from stepscope.simulate.summary import STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +89,10 @@ def simulate(
     ] = None,
     ttft: TtftLimit = None,
     tpot: TpotLimit = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="A measured run beside it: a client's result file, a step log, or a simulated run."),
+    ] = None,
     format_: FormatOption = TableFormat.text,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write this run folder.")] = None,
 ) -> None:
@@ -115,8 +123,12 @@ def simulate(
     fitted = None if calibration is None else read_calibration(calibration)
     whole = Scenario(requests=load, engine=engine, served=served, calibration=fitted)
     scenario = with_settings(whole, settings or ())
+    measured = None if compare is None else read_measured(compare)
     outcome = run_scenario(scenario)
     document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
+    if measured is not None:
+        rows = [asdict(row) | {"error": row.error} for row in compare_latencies(outcome, measured, STATISTICS)]
+        document["compared"] = {"source": str(compare), "requests": len(measured), "rows": rows}
     if output is not None:
         keep_run(outcome, output, document)
     write_simulation(document, format_)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import stepscope
 from stepscope.report.section import Grid, Section
+from stepscope.simulate.step_parts import find_step_bound
 from stepscope.simulate.summary import BINDING, LATENCIES, STATISTICS, find_binding, find_figures, name_binding
 from stepscope.units import UNKNOWN, show_fraction
 
@@ -42,7 +43,7 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
     """Everything that is told of a simulation, JSON-able."""
     served = outcome.scenario.served
     costs = outcome.costs
-    binding = find_binding(outcome.shown, outcome.rules)
+    binding = find_binding(outcome)
     return {
         "schema": SCHEMA,
         "version": stepscope.__version__,
@@ -64,6 +65,8 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "run": None,
         "binding": binding,
         "binding_resource": name_binding(binding),
+        "step_bound": find_step_bound(outcome),
+        "compared": None,
         "figures": [asdict(figure) for figure in find_figures(outcome, limits)],
     }
 
@@ -75,11 +78,44 @@ def _memory(memory: Memory) -> Document:
 def simulation_sections(document: Document) -> list[Section]:
     """What was simulated, on what it rests, latencies, and the rest."""
     figures = {(row["name"], row["statistic"]): row for row in document["figures"]}
-    return [
+    sections = [
         Section(title=_title(document), lines=(*_setup_lines(document), *_cost_lines(document))),
-        Section(title="Latencies in seconds (low to high)", grid=_latency_grid(figures)),
-        Section(title="Throughput", lines=_binding_lines(document), grid=_total_grid(figures)),
+        Section(title="Latencies in seconds (low to high) [simulated]", grid=_latency_grid(figures)),
+        Section(title="Throughput [simulated]", lines=_binding_lines(document), grid=_total_grid(figures)),
     ]
+    compared = document["compared"]
+    if compared is not None:
+        count = f"{compared['requests']:,} measured requests"
+        sections.append(
+            Section(
+                title=f"Against {compared['source']}, in seconds",
+                lines=(f"{count}; an error is simulated / measured - 1",),
+                grid=reproduction_grid(compared["rows"]),
+            )
+        )
+    return sections
+
+
+def reproduction_grid(rows: list[Document]) -> Grid:
+    """Measured beside simulated."""
+    cells = tuple(
+        (
+            f"{row['name'].upper()} {row['statistic']}",
+            show_number(row["measured"]),
+            show_with_ends(row, "simulated"),
+            UNKNOWN if row["error"] is None else f"{100 * row['error']:+.1f} %",
+        )
+        for row in rows
+        if row["measured"] is not None
+    )
+    return Grid(columns=("", ">measured", ">simulated (low to high)", ">error"), rows=cells)
+
+
+def show_with_ends(row: Document, name: str) -> str:
+    """A value of a row with its ends."""
+    if row[name] is None and row["low"] is None:
+        return UNKNOWN
+    return f"{show_number(row[name])} ({show_number(row['low'])} to {show_number(row['high'])})"
 
 
 def _title(document: Document) -> str:
@@ -156,4 +192,6 @@ def _binding_lines(document: Document) -> tuple[str, ...]:
         return ("what binds is not known: no steps were kept",)
     listed = ", ".join(f"{name} {show_fraction(share)}" for name, share in shares.items() if share >= 0.0005)
     name = document["binding_resource"]
-    return (f"what binds: {name} ({BINDING[name]}); of the run's time: {listed}",)
+    lines = (f"what binds: {name} ({BINDING[name]}); of the run's time: {listed}",)
+    bound = document["step_bound"]
+    return lines if bound is None else (*lines, f"a typical step is {bound} bound, by the roofline")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepscope.cli.simulate_view import TOTALS, show_number
+from stepscope.cli.simulate_view import TOTALS, reproduction_grid, show_number, show_with_ends
 from stepscope.report.section import Grid, Section
 from stepscope.units import UNKNOWN
 
@@ -45,26 +45,6 @@ def whatif_sections(document: Document) -> list[Section]:
     return sections
 
 
-def reproduction_grid(rows: list[Document]) -> Grid:
-    """Measured beside simulated."""
-    cells = tuple(
-        (
-            f"{row['name'].upper()} {row['statistic']}",
-            show_number(row["measured"]),
-            _with_ends(row, "simulated"),
-            UNKNOWN if row["error"] is None else f"{100 * row['error']:+.1f} %",
-        )
-        for row in rows
-    )
-    return Grid(columns=("", ">measured", ">simulated (low to high)", ">error"), rows=cells)
-
-
-def _with_ends(row: Document, name: str) -> str:
-    if row[name] is None and row["low"] is None:
-        return UNKNOWN
-    return f"{show_number(row[name])} ({show_number(row['low'])} to {show_number(row['high'])})"
-
-
 def _changed(document: Document) -> Section:
     names = {name: title for name, title in TOTALS.items() if name != "duration"}
     rows = []
@@ -78,7 +58,7 @@ def _changed(document: Document) -> Section:
                 title,
                 show_number(row["before"]),
                 show_number(row["after"]),
-                _with_ends(row, "difference"),
+                show_with_ends(row, "difference"),
                 UNKNOWN if relative is None else f"{100 * relative:+.1f} %",
             )
         )

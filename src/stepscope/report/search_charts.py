@@ -14,8 +14,22 @@ if TYPE_CHECKING:
 
 COST, THROUGHPUT = "device_s_per_million_outputs total", "output_tokens_per_device total"
 # Okabe and Ito's colours; marks differ in shape as well
-COLOURS = {"seats": "#0072b2", "blocks": "#d55e00", "budget": "#e69f00", "step": "#009e73", "load": "#7f7f7f"}
-_SHAPES = {"seats": "square", "blocks": "triangle-up", "budget": "diamond", "step": "circle", "load": "cross"}
+COLOURS = {
+    "seats": "#0072b2",
+    "blocks": "#d55e00",
+    "budget": "#e69f00",
+    "step": "#009e73",
+    "host": "#cc79a7",
+    "load": "#7f7f7f",
+}
+_SHAPES = {
+    "seats": "square",
+    "blocks": "triangle-up",
+    "budget": "diamond",
+    "step": "circle",
+    "host": "triangle-down",
+    "load": "cross",
+}
 
 
 def search_charts(document: Mapping[str, Any]) -> list[Chart]:
@@ -63,8 +77,9 @@ def _spec(rows: list[dict[str, Any]], across: tuple[str, str], up: tuple[str, st
     if not rows:
         return None
     x, y = axis(*across), axis(*up)
-    scale = {"domain": list(COLOURS), "range": list(COLOURS.values())}
-    shapes = {"domain": list(_SHAPES), "range": list(_SHAPES.values())}
+    there = [name for name in COLOURS if any(row["binds"] == name for row in rows)]
+    scale = {"domain": there, "range": [COLOURS[name] for name in there]}
+    shapes = {"domain": there, "range": [_SHAPES[name] for name in there]}
     along = {"x": x, "y": y, "order": {"field": across[0]}}
     line = {"transform": [{"filter": "datum.is_best"}], "mark": {"type": "line", "color": "#000000"}, "encoding": along}
     bars = {"mark": {"type": "rule", "opacity": 0.3}}

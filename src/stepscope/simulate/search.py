@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.errors import BadInput
 from stepscope.simulate.scenario import run_scenario
 from stepscope.simulate.settings import apply_setting, find_setting
+from stepscope.simulate.step_parts import find_step_bound
 from stepscope.simulate.summary import find_binding, find_figures, name_binding
 
 if TYPE_CHECKING:
@@ -68,15 +69,23 @@ def run_trial(trial: Trial) -> Point:
     """A point's figures, or why it cannot run."""
     point: Point = {"settings": dict(trial.settings), "key": key_of(trial), "refused": None}
     empty = {f"{name} {statistic}": None for name, statistic in KEPT}
+    nothing = {"figures": empty, "low": empty, "high": empty, "binding": None, "step_bound": None}
     try:
         scenario = trial.scenario
         for name, value in trial.settings:
             scenario = apply_setting(scenario, name, value)
         outcome = run_scenario(scenario)
     except BadInput as error:
-        return point | {"refused": str(error), "figures": empty, "low": empty, "high": empty, "binding": None}
+        return point | {
+            "refused": str(error),
+            "figures": empty,
+            "low": empty,
+            "high": empty,
+            "binding": None,
+            "step_bound": None,
+        }
     figures = {(figure.name, figure.statistic): figure for figure in find_figures(outcome, trial.limits)}
-    shares = find_binding(outcome.shown, outcome.rules)
+    shares = find_binding(outcome)
     named = {f"{key[0]} {key[1]}": figures[key] for key in KEPT}
     return point | {
         "figures": {name: figure.value for name, figure in named.items()},
@@ -84,6 +93,7 @@ def run_trial(trial: Trial) -> Point:
         "high": {name: figure.high for name, figure in named.items()},
         "binding": name_binding(shares),
         "binding_shares": shares,
+        "step_bound": find_step_bound(outcome),
         "num_devices": outcome.num_devices,
         "num_blocks": outcome.rules.num_blocks,
     }
@@ -96,7 +106,7 @@ def key_of(trial: Trial) -> str:
 
 
 def find_frontier(points: Sequence[Point], latency: str) -> list[int]:
-    """Positions of the points that no other beats in cost and this latency, cheapest first; bounds alone do not count."""
+    """Positions of the points that no other beats in cost and this latency, cheapest first; bounds do not count."""
     known = [
         (place, point["figures"][COST], point["figures"][latency])
         for place, point in enumerate(points)

@@ -21,6 +21,8 @@ from stepscope.operators.step import step_operators
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.batch import PhaseSums, RowPhase
+    from stepscope.simulate.scenario import Outcome
     from stepscope.simulate.step_costs import Served
     from stepscope.simulate.step_time import StepTime
 
@@ -73,3 +75,30 @@ def _by_kind(shapes: Sequence[BatchShape], served: Served) -> tuple[tuple[str, .
 
 def _prefill(tokens: int) -> BatchShape:
     return BatchShape.from_rows((Row(query_len=tokens, context_len=0, phase="prefill"),))
+
+
+def find_step_bound(outcome: Outcome) -> str | None:
+    """What the roofline says binds a typical step: compute, memory or network; None without a model or without steps.
+
+    Typical: as much of the run's time is in longer steps as in shorter ones; its rows are taken to be alike.
+    """
+    served, steps = outcome.scenario.served, outcome.shown.steps
+    if served is None or not steps:
+        return None
+    ordered = sorted(steps, key=lambda step: step.end_s - step.start_s)
+    times = np.cumsum([step.end_s - step.start_s for step in ordered])
+    shape = ordered[int(np.searchsorted(times, times[-1] / 2))].shape
+    rows = (*_alike(shape.prefill, "prefill"), *_alike(shape.decode, "decode"))
+    operators = step_operators(
+        read_model(served.model), StepRows.from_shapes([BatchShape.from_rows(rows)]), served.deployment
+    )
+    return str(price_step(operators, served.hardware, served.deployment.plan, cost="bound").bound)
+
+
+def _alike(sums: PhaseSums, phase: RowPhase) -> tuple[Row, ...]:
+    count = sums.num_requests or 0
+    if not count:
+        return ()
+    query = max(round((sums.query_sum or 0) / count), 1)
+    context = max(round((sums.kv_sum or 0) / count) - query, 0)
+    return (Row(query_len=query, context_len=context, phase=phase),) * count

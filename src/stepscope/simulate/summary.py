@@ -3,7 +3,7 @@
 A figure is a value with the ends that the cost's interval gives. Rates are over the time from the first arrival to the
 last output. What binds, of the time in which a step ran: `seats` (max_num_seqs requests ran and others waited),
 `blocks` (some waited although seats and budget were left), `budget` (a step took all max_num_batched_tokens), `step`
-(nobody waited for any of these: the step's own time is the limit); `load` is the time without a step.
+(nobody waited for any of these: the step's own time is the limit). Between steps: `host`, then `load`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ BINDING: dict[str, str] = {
     "blocks": "requests wait for KV blocks",
     "budget": "steps take all of max_num_batched_tokens",
     "step": "nobody waits for a seat, a block or the budget: the step's own time is the limit",
+    "host": "the host works between steps and the device waits",
     "load": "no request is there to run",
 }
 
@@ -119,17 +120,21 @@ def duration_s(simulation: Simulation) -> float:
     return simulation.end_s - begin
 
 
-def find_binding(simulation: Simulation, rules: SchedulerRules) -> dict[str, float] | None:
+def find_binding(outcome: Outcome) -> dict[str, float] | None:
     """Share of the run's time that each resource binds; None where no steps were kept."""
-    if not simulation.steps:
+    steps, host_s = outcome.shown.steps, outcome.costs.shown.host_s
+    if not steps:
         return None
     parts: dict[str, list[float]] = {name: [] for name in BINDING}
-    for step in simulation.steps:
-        parts[_binds(step, rules)].append(step.end_s - step.start_s)
-    whole = duration_s(simulation)
-    shares = {name: fsum(times) / whole for name, times in parts.items()}
-    shares["load"] = max(1 - fsum(shares.values()), 0.0)
-    return shares
+    before = min(request.times.arrival_s for request in outcome.shown.requests)
+    for step in steps:
+        gap = max(step.start_s - before, 0.0)
+        parts["host"].append(min(gap, host_s))
+        parts["load"].append(gap - min(gap, host_s))
+        parts[_binds(step, outcome.rules)].append(step.end_s - step.start_s)
+        before = step.end_s
+    whole = fsum(time for times in parts.values() for time in times)
+    return {name: fsum(times) / whole for name, times in parts.items()}
 
 
 def _binds(step: SimulatedStep, rules: SchedulerRules) -> str:
