@@ -170,7 +170,7 @@ def _request_row(asked: Request, done: SimulatedRequest) -> dict[str, Any]:
     text = " ".join(f"{part.source}:{part.start}:{part.length}" for part in asked.text)
     return {
         "request_id": done.request_id,
-        "arrival_s": done.times.arrival_s,
+        "arrival_s": asked.arrival_s if asked.after is None else done.times.arrival_s,
         "prompt_len": done.prompt_len,
         "output_len": done.times.output_len,
         "max_tokens": asked.max_tokens,

@@ -76,14 +76,7 @@ def run_trial(trial: Trial) -> Point:
             scenario = apply_setting(scenario, name, value)
         outcome = run_scenario(scenario)
     except BadInput as error:
-        return point | {
-            "refused": str(error),
-            "figures": empty,
-            "low": empty,
-            "high": empty,
-            "binding": None,
-            "step_bound": None,
-        }
+        return point | nothing | {"refused": str(error)}
     figures = {(figure.name, figure.statistic): figure for figure in find_figures(outcome, trial.limits)}
     shares = find_binding(outcome)
     named = {f"{key[0]} {key[1]}": figures[key] for key in KEPT}

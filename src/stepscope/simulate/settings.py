@@ -104,9 +104,10 @@ def _switch(name: str, text: str) -> bool:
     return known[text.lower()]
 
 
-_READ: dict[str, Callable[[str, str], object]] = {
+_READ: dict[str, Callable[[str, str], Any]] = {
     "bool": _switch,
     "float": _number,
+    "float | None": _number,
     "int": _whole,
     "int | None": _whole,
 }
