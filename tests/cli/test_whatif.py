@@ -24,12 +24,20 @@ TRUTH = EXAMPLE / "truth.jsonl"
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The step log that an engine with known step times would have written: the simulator's own schedule."""
-    scenario = replace(plain_scenario(), requests=poisson_load(count=60))
+    scenario = replace(plain_scenario(), requests=poisson_load(count=40))
     return write_log(tmp_path_factory.mktemp("log") / "steps", scenario)
 
 
+@pytest.fixture(scope="module")
+def fitted(recorded: Path) -> Path:
+    """Its calibration's file."""
+    file = recorded.parent / "cal.toml"
+    assert "unseen steps, all" in done("calibrate", recorded, "-o", file)
+    return file
+
+
 def write_log(folder: Path, scenario: Scenario) -> Path:
-    """A scheduler's log of a simulation: steps at the time at which they are scheduled, requests as they come and end."""
+    """A scheduler's log of a simulation: steps when they are scheduled, requests as they come and end."""
     outcome = run_scenario(scenario, steps="rows")
     engine = scenario.engine
     records: list[tuple[float, dict[str, Any]]] = []
@@ -75,7 +83,7 @@ def asked(*arguments: str | Path) -> dict[str, Any]:
 
 def test_a_log_gives_the_requests_back(recorded: Path) -> None:
     load = read_recorded_load(recorded)
-    requests = poisson_load(count=60)
+    requests = poisson_load(count=40)
     assert load.num_left_out == 0
     begin = min(request.arrival_s for request in requests)
     for read, request in zip(load.requests, requests, strict=True):
@@ -98,22 +106,24 @@ def test_the_recorded_run_is_reproduced_and_a_change_is_answered(recorded: Path)
     assert ttft["low"] <= ttft["difference"] <= ttft["high"]
     assert ttft["difference"] > 0
     assert ttft["difference"] == pytest.approx(ttft["after"] - ttft["before"])
-    assert "What if max_num_seqs=2" in done("whatif", recorded, "--set", "max_num_seqs=2")
 
 
-def test_nothing_changed_is_no_difference(recorded: Path) -> None:
-    document = asked(recorded, "--set", "max_num_seqs=8")
+def test_text_shows_both_and_the_difference(recorded: Path, fitted: Path) -> None:
+    text = done("whatif", recorded, "--calibration", fitted, "--set", "max_num_seqs=2")
+    for said in ("within 20% of the measured ones", "What if max_num_seqs=2", "refits of the calibration"):
+        assert said in text
+
+
+def test_nothing_changed_is_no_difference(recorded: Path, fitted: Path) -> None:
+    document = asked(recorded, "--calibration", fitted, "--set", "max_num_seqs=8")
     assert {row["difference"] for row in document["figures"]} == {0.0, None}
-    assert asked(recorded)["figures"] is None
+    assert asked(recorded, "--calibration", fitted)["figures"] is None
 
 
-def test_a_calibration_is_written_and_read(recorded: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cal.toml"
-    text = done("calibrate", recorded, "-o", file)
-    assert "unseen steps, all" in text
-    fitted = read_calibration(file)
-    assert fitted.fixed["step_s"].value == pytest.approx(0.006, rel=0.1)  # the host's work is in it
-    assert asked(recorded, "--calibration", file)["cost"] == f"calibration {fitted.name}"
+def test_a_calibration_is_written_and_read(recorded: Path, fitted: Path) -> None:
+    read = read_calibration(fitted)
+    assert read.fixed["step_s"].value == pytest.approx(0.006, rel=0.1)  # the host's work is in it
+    assert asked(recorded, "--calibration", fitted)["cost"] == f"calibration {read.name}"
 
 
 def test_what_is_not_reproduced_is_not_changed(recorded: Path, tmp_path: Path) -> None:
@@ -142,14 +152,13 @@ def test_a_real_schedulers_requests_are_read(tmp_path: Path) -> None:
     """Of the recorded vLLM example: A's 1024 shared tokens are B's hit; what is asked is what the README tells."""
     records = [json.loads(line) for line in TRUTH.read_text(encoding="utf-8").splitlines()]
     lines: list[dict[str, Any]] = []
-    ended = {"A": (11, 7), "B": (10, 7), "C": (12, 6)}
+    outputs = {"A": 7, "B": 7, "C": 6}
     for step in records:
-        for each in step["reqs"]:
-            if each["new"]:
-                lines.append(
-                    {"kind": "request", "event": "added", "time_ns": step["t_ns"] - 1000, "request_id": each["id"],
-                     "prompt_len": each["prompt"]}
-                )  # fmt: skip
+        lines += [
+            {"kind": "request", "event": "added", "time_ns": step["t_ns"] - 1000, "request_id": each["id"],
+             "prompt_len": each["prompt"]}
+            for each in step["reqs"] if each["new"]
+        ]  # fmt: skip
         rows = [
             row(each["id"], each["q"], each["k"], "prefill" if each["k"] <= each["prompt"] else "decode",
                 prompt_len=each["prompt"], prefix_hit_tokens=1024 if each["id"][0] == "B" else 0, num_preemptions=0)
@@ -158,9 +167,11 @@ def test_a_real_schedulers_requests_are_read(tmp_path: Path) -> None:
         lines.append({"kind": "step", "step_id": step["step"], "time_ns": step["t_ns"], "rows": rows,
                       "num_scheduled_tokens": step["total"]})  # fmt: skip
     names = {each["id"] for step in records for each in step["reqs"]}
-    for name in sorted(names):
-        lines.append({"kind": "request", "event": "finished", "time_ns": records[-1]["t_ns"] + 10_000_000,
-                      "request_id": name, "num_output_tokens": ended[name[0]][1]})  # fmt: skip
+    lines += [
+        {"kind": "request", "event": "finished", "time_ns": records[-1]["t_ns"] + 10_000_000, "request_id": name,
+         "num_output_tokens": outputs[name[0]]}
+        for name in sorted(names)
+    ]  # fmt: skip
     header = {"kind": "header", "format": "stepscope-step-log", "version": 1, "role": "scheduler", "stream_id": "s0",
               "file_index": 0, "first_seq": 0, "num_removed_files": 0, "token_budget": 512, "max_num_seqs": 8,
               "block_size": 128}  # fmt: skip
@@ -191,14 +202,15 @@ def test_a_real_schedulers_requests_are_read(tmp_path: Path) -> None:
         (("--model", "qwen3-8b"), "--model and --hardware go together"),
         (("--within", "0"), "--within 0"),
         (("--cost", "bound"), "give --model and --hardware"),
-        (("--model", "qwen3-8b", "--hardware", "h200", "--cost", "none", "--set", "tp=2"), "counts alone"),
+        (("--model", "qwen3-8b", "--hardware", "h200", "--set", "tp=2"), "counts alone"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_asked_is_refused(recorded: Path, options: tuple[str, ...], said: str) -> None:
-    run("whatif", recorded, *options).assert_refused(said)
+def test_what_cannot_be_asked_is_refused(recorded: Path, fitted: Path, options: tuple[str, ...], said: str) -> None:
+    given = () if "--cost" in options else ("--calibration", fitted)
+    run("whatif", recorded, *given, *options).assert_refused(said)
 
 
 def test_a_trace_alone_has_no_requests(tmp_path: Path) -> None:
     run("whatif", EXAMPLE).assert_refused("--steps-log")
-    run("calibrate", EXAMPLE, "-o", tmp_path / "c.toml").assert_refused("12 steps can be fitted")
+    run("calibrate", EXAMPLE, "-o", tmp_path / "c.toml").assert_refused("steps can be fitted")

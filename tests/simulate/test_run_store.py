@@ -17,7 +17,7 @@ from stepscope.report.html import render_html
 from stepscope.simulate.run_store import SIMULATED_TABLES, to_store, write_simulated_run
 from stepscope.simulate.scenario import Outcome, Scenario, run_scenario
 from stepscope.simulate.step_costs import Served
-from stepscope.store.run import import_run
+from stepscope.store.trace import Trace
 from tests.simulate.loads import ENGINE, plain_scenario, poisson_load
 
 DESCRIBED = {"rules": {"block_size": 16}}
@@ -114,8 +114,5 @@ def test_the_same_simulation_gives_the_same_bytes(plain: Outcome, tmp_path: Path
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
 
-def _trace(outcome: Outcome) -> Path:
-    from tempfile import mkdtemp
-
-    folder = Path(mkdtemp()) / "run"
-    return import_run([to_store(outcome, DESCRIBED)], folder)
+def _trace(outcome: Outcome) -> Trace:
+    return Trace(source="simulated", stores=(to_store(outcome, DESCRIBED),))

@@ -1,4 +1,4 @@
-"""Settings change what they name; figures have ends around them; what binds adds up to the run; impossible is refused."""
+"""Settings change what they name; figures lie within their ends; what binds adds up; the impossible is refused."""
 
 from __future__ import annotations
 

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, search, serve, simulate, whatif
+from stepscope.cli import (
+    capture,
+    capture_recipe,
+    compare,
+    cost,
+    join,
+    predict,
+    report,
+    retime,
+    search,
+    serve,
+    simulate,
+    whatif,
+)
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -34,6 +47,7 @@ app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)
 app.command("export")(compare.export)
+app.command("retime")(retime.retime)
 app.command("serve")(serve.serve)
 app.command("metrics")(join.metrics)
 app.command("chunks")(join.chunks)
