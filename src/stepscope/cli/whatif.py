@@ -198,7 +198,7 @@ def whatif(
     served = _served(model, hardware, Deployment(plan=plan))
     load = read_recorded_load(run, steps_log)
     fitted = fit_run(run, steps_log, served, cost, plan) if calibration is None else read_calibration(calibration)
-    before = _simulate_as_recorded(load, served, fitted, as_recorded or [])
+    before, note = _simulate_as_recorded(load, served, fitted, as_recorded or [])
     reproduced = compare_latencies(before, load.measured)
     off = beyond(reproduced, within)
     document: dict[str, Any] = {
@@ -206,7 +206,7 @@ def whatif(
         "version": stepscope.__version__,
         "run": str(run),
         "requests": len(load.requests),
-        "notes": [*load.notes, *before.costs.notes],
+        "notes": [*load.notes, *note, *before.costs.notes],
         "cost": before.costs.source,
         "interval": before.costs.kind,
         "rules": asdict(before.rules) | {"host_s": before.costs.shown.host_s},
@@ -243,18 +243,24 @@ def _percent(error: float | None) -> str:
 
 def _simulate_as_recorded(
     load: RecordedLoad, served: Served | None, fitted: Calibration, said: Sequence[str]
-) -> Outcome:
+) -> tuple[Outcome, tuple[str, ...]]:
     """With async scheduling on or off, whichever gives the measured latencies back, where nobody says which it was."""
     names = {find_setting(split_setting(text)[0]).name for text in said}
     base = Scenario(requests=load.requests, engine=load.engine(names), served=served, calibration=fitted)
     scenario = with_settings(base, said)
     if "async_scheduling" in load.rules or "async_scheduling" in names:
-        return run_scenario(scenario)
+        return run_scenario(scenario), ()
     both = [
         run_scenario(replace(scenario, engine=replace(scenario.engine, async_scheduling=is_async)))
         for is_async in (True, False)
     ]
-    return min(both, key=lambda outcome: _distance(outcome, load))
+    chosen = min(both, key=lambda outcome: _distance(outcome, load))
+    mode = "async" if chosen.rules.async_scheduling else "synchronous"
+    note = (
+        f"whether scheduling was async is not logged: {mode} gives the latencies back better (to say which it was: "
+        "--as-recorded async_scheduling=on or off)"
+    )
+    return chosen, (note,)
 
 
 def _distance(outcome: Outcome, load: RecordedLoad) -> float:
