@@ -2,12 +2,13 @@
 
     python same_time_engine.py < lines of JSON
 
-The first line says which engine (`model`: a config.json, `engine`: arguments), each further one is a run: `clock` and
-`requests` with arrival_s, seed, shared_seed, shared_len, prompt_len, output_len. The answer to the first is the rules
-that the engine came up with, the answer to a run is its requests' times and its steps.
+The first line says which engine (`model`: a config.json, `engine`: arguments), each further one is a run: `clock`,
+`chunk` (most tokens of a step, what the engine's option max_num_scheduled_tokens sets when it starts) and `requests`
+with arrival_s, seed, shared_seed, shared_len, prompt_len, output_len. The answer to the first is the rules that the
+engine came up with, the answer to a run is its requests' times and its steps.
 
-Clock "wall" waits for arrivals. Clock "busy" counts the engine thread's CPU seconds alone, and jumps to the next arrival
-where the engine has nothing to do: the same engine on a machine that nobody else uses.
+Clock "wall" waits for arrivals. Clock "busy" counts the engine thread's CPU seconds alone, and jumps to the next
+arrival where the engine has nothing to do: the same engine on a machine that nobody else uses.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ def serve(llm: Any, schedule: Schedule, run: dict[str, Any], vocabulary: int) ->
 
     engine = llm.llm_engine
     llm.reset_prefix_cache()
+    engine.engine_core.engine_core.scheduler.max_num_scheduled_tokens = run["chunk"]
     coming = sorted(run["requests"], key=lambda r: float(r["arrival_s"]))[::-1]
     prompts = {r["request_id"]: {"prompt_token_ids": prompt(r, vocabulary)} for r in coming}
     times: dict[str, dict[str, Any]] = {}
@@ -177,7 +179,11 @@ def main() -> None:
         llm = start(asked, Path(folder))
         print(json.dumps(rules_of(llm)), file=answers, flush=True)
         for line in sys.stdin:
-            print(json.dumps(serve(llm, schedule, json.loads(line), asked["model"]["vocab_size"])), file=answers, flush=True)
+            print(
+                json.dumps(serve(llm, schedule, json.loads(line), asked["model"]["vocab_size"])),
+                file=answers,
+                flush=True,
+            )
         llm.llm_engine.engine_core.shutdown()
 
 

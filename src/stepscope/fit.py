@@ -81,7 +81,7 @@ def fit_robust(a: Array, y: Array, counts: Array | None = None, rounds: int = RO
         error = np.abs(y - predicted) / predicted
         spread = max(1.4826 * float(np.median(np.repeat(error, often.astype(int)))), _LEAST_SPREAD)
         weight = np.sqrt(often * np.minimum(1.0, _HUBER * spread / np.maximum(error, 1e-12))) / predicted
-        if np.allclose(x, before, rtol=1e-6, atol=0):
+        if np.allclose(x, before, rtol=1e-4, atol=0):
             break
     return x
 
@@ -111,7 +111,7 @@ class Fit:
 class Resampling:
     """How intervals are made: refits, the points of a block, parts of the held-out score, the interval, the seed."""
 
-    num_draws: int = 200
+    num_draws: int = 100
     block_len: int = 8
     folds: int = 5
     level: float = 0.9
@@ -149,7 +149,7 @@ def _draws(a: Array, y: Array, blocks: Array, how: Resampling) -> Array:
     for row in found:
         counts = np.bincount(rng.integers(0, num_blocks, num_blocks), minlength=num_blocks)[blocks]
         seen = counts > 0
-        row[:] = fit_robust(a[seen], y[seen], counts[seen], rounds=6)
+        row[:] = fit_robust(a[seen], y[seen], counts[seen], rounds=5)
     return found
 
 

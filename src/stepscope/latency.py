@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTimes:
-    """One request on one clock. None: not recorded. `gaps_s` are the times between successive outputs."""
+    """One request on one clock. None: not recorded. `gaps_s` are the times between successive outputs.
+
+    Tokens that one step puts out (accepted drafts) are one output, as in a stream's chunks: gaps count steps.
+    """
 
     arrival_s: float
     first_token_s: float | None = None

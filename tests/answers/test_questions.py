@@ -73,7 +73,7 @@ WAIT = frame(ACQUIRE, 250 * US, 600 * US)
         ("chunk_shape", cpu(), "answered", "2 chunks of 16 to 16 tokens", ""),
         ("chunk_shape", gpu(), "answered", "Graph mode: 2 eager", ""),
         ("chunk_shape", cpu("ProfilerStep#1"), "refused", "", "prefill tokens per step"),
-        ("scaling", cpu(), "partial", "2 steps pair a window with scheduled tokens (17 to 17)", "fits with intervals"),
+        ("scaling", cpu(), "partial", "2 steps pair a window with scheduled tokens (17 to 17)", "warm steps"),
         ("scaling", cpu(prefill(9)), "partial", "(9 to 9)", "kv_len sums"),
         ("scaling", cpu("ProfilerStep#1"), "refused", "", "scheduled tokens per step"),
         ("kv_path", gpu(kernel=ZERO_KV), "partial", "kv_copy 200 us", "saved"),

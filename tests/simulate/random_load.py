@@ -7,13 +7,15 @@ request just fits" to twice the need. Integers are drawn by `random()` alone, wh
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from stepscope.simulate.kv_tiers import Tier, TieredRules, TieredScheduler
 from stepscope.simulate.policy import LiveRequest, StepPlan
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scheduler import Scheduler, SchedulerRules
+from stepscope.simulate.speculation import Acceptance, Drafts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,10 +28,14 @@ BLOCK_SIZE, LONGEST, MODEL_LEN = 16, 3000, 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Rules and requests; `arrival_s` is the number of the schedule call before which a request is added."""
+    """Rules and requests; `arrival_s` is the number of the schedule call before which a request is added.
+
+    `external`: of each request the blocks of it that lie beyond the device, and how many steps their load lasts.
+    """
 
     rules: SchedulerRules
     requests: tuple[Request, ...]
+    external: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Draw:
@@ -108,7 +114,7 @@ def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list
     return made
 
 
-def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
+def random_load(seed: int, *, is_async: bool, is_small: bool = False, num_stages: int = 1) -> Load:
     """The workload of a seed; small ones for what is kept in a file."""
     draw = Draw(seed)
     budget = draw.of([16, 64] if is_small else [16, 64, 512, 2048, 8192])
@@ -134,20 +140,77 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         watermark=draw.of([0.0, 0.0, 0.05, 0.2]),
         scheduler_reserve_full_isl=draw.is_below(0.8),
         async_scheduling=is_async,
+        pipeline_parallel_size=num_stages,
     )
     return Load(rules=rules, requests=tuple(requests))
 
 
+def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
+    """The workload of a seed with drafts, by a random method, and a cache that holds them too."""
+    load = random_load(seed, is_async=is_async, is_small=is_small)
+    draw = Draw(seed + 1_000_003)
+    count = draw.of([1, 1, 2, 3, 5, 8])
+    chances = [draw.up_to(0, 20) / 20 for _ in range(count)]
+    drafts = Drafts(
+        method=draw.of(["mtp", "eagle", "eagle3", "draft_model", "ngram", "dflash"]),
+        parallel_drafting=draw.is_below(0.2),
+        disable_eagle_block_drop=draw.is_below(0.2),
+        acceptance=Acceptance.from_chances(chances, seed=seed),
+    )
+    rules = replace(load.rules, num_speculative_tokens=count, drafts=drafts)
+    before, needed = (max(each.num_blocks_needed(told) for told in load.requests) for each in (load.rules, rules))
+    return replace(load, rules=replace(rules, num_blocks=load.rules.num_blocks + needed - before))
+
+
+def whole_prompt_load(seed: int, *, is_async: bool) -> Load:
+    """The workload of a seed without chunked prefill, which needs a budget of the longest prompt."""
+    load = random_load(seed, is_async=is_async)
+    rules = replace(load.rules, enable_chunked_prefill=False, max_num_batched_tokens=load.rules.max_model_len)
+    return replace(load, rules=rules)
+
+
+def loading_load(seed: int, *, is_small: bool = False) -> Load:
+    """The workload of a seed, every third one with drafts, of which parts lie beyond the device."""
+    load = (drafting_load if seed % 3 == 0 else random_load)(seed, is_async=False, is_small=is_small)
+    draw = Draw(seed + 2_000_003)
+    share, longest = draw.of([0.3, 0.8, 1.0]), draw.of([0, 3, 20])
+    external = {
+        each.request_id: (draw.up_to(1, each.num_tokens // BLOCK_SIZE + 1), draw.up_to(0, longest))
+        for each in load.requests
+        if draw.is_below(share)
+    }
+    rules = replace(load.rules, enable_prefix_caching=True)
+    return replace(load, rules=rules, external=external)
+
+
+class ToldLoads(TieredScheduler):
+    """Loads that are told: which blocks, and for how many steps. The clock counts schedule calls."""
+
+    def __init__(self, load: Load) -> None:
+        tier = Tier(name="told", num_blocks=0, bytes_per_s=1.0)
+        super().__init__(TieredRules(base=load.rules, tiers=(tier,), block_bytes=1.0, rule="always"))
+        self.external = load.external
+
+    def _worth_loading(self, live: LiveRequest, num_hits: int) -> list[int]:
+        blocks, self.steps = self.external.get(live.request.request_id, (0, 0))
+        return [0] * max(min(blocks, (live.num_known - 1) // self.rules.block_size) - num_hits, 0)
+
+    def _occupy(self, place: int, count: int) -> int:
+        return self.now + 1 + self.steps
+
+
 def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None = None) -> list[Step]:
-    """A row per schedule call, in the loop of the engine's core: async keeps one step in flight."""
-    scheduler = Scheduler(load.rules)
-    depth = 2 if load.rules.async_scheduling else 1
+    """A row per schedule call, in the loop of the engine's core: as many steps in flight as stages; async, one more."""
+    scheduler = ToldLoads(load) if load.external else Scheduler(load.rules)
+    depth = load.rules.pipeline_parallel_size + load.rules.async_scheduling
     todo, in_flight = deque(load.requests), deque[StepPlan]()
     steps: list[Step] = []
-    while todo or scheduler.running or scheduler.waiting or in_flight:
+    while todo or scheduler.num_running or scheduler.num_waiting or in_flight:
         assert len(steps) < 200_000, "requests wait for ever"
         while todo and todo[0].arrival_s <= len(steps):
             scheduler.add(todo.popleft())
+        if isinstance(scheduler, ToldLoads):
+            scheduler.now = len(steps)
         plan = StepPlan()
         if scheduler.has_work:
             plan = scheduler.schedule()

@@ -194,12 +194,16 @@ def test_the_cost_wing_prices_simulated_steps() -> None:
     assert found.steps[0].end_s > 2 * (found.steps[2].end_s - found.steps[2].start_s)
 
 
-def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text(encoding="utf-8")
-    example = re.search(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert example is not None
-    exec(example[1], {})
-    assert "Spread(count=200," in capsys.readouterr().out
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    for example in examples:  # each goes on from the one before
+        exec(example, names)
+    printed = capsys.readouterr().out
+    assert len(examples) == 2
+    assert "Spread(count=200," in printed
+    assert printed.splitlines()[-1] == "3 1 227"
 
 
 def test_an_empty_workload_takes_no_time() -> None:

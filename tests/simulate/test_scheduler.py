@@ -14,9 +14,10 @@ from stepscope.errors import BadInput
 from stepscope.simulate.policy import StepPlan
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scheduler import Scheduler, SchedulerRules
-from tests.simulate.random_load import Load, Step, random_load, run_schedule
+from tests.simulate.random_load import Load, Step, drafting_load, random_load, run_schedule
 
 GOLDEN = json.loads((Path(__file__).parent / "schedules.json").read_text(encoding="utf-8"))
+DRAFTING = json.loads((Path(__file__).parent / "drafting_schedules.json").read_text(encoding="utf-8"))
 RULES = SchedulerRules(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=512, num_blocks=101)
 
 
@@ -30,15 +31,23 @@ def rows(rules: SchedulerRules, *requests: Request) -> list[Any]:
     return [[tuple(row) for row in step[0]] for step in run_schedule(Load(rules=rules, requests=requests)) if step[0]]
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: f"{golden['seed']}-{golden['is_async']}")
+@pytest.mark.parametrize(
+    "golden", GOLDEN, ids=lambda golden: "-".join(str(golden[key]) for key in ("seed", "is_async", "num_stages"))
+)
 def test_same_schedule_as_recorded_from_the_engines_scheduler(golden: dict[str, Any]) -> None:
-    load = random_load(golden["seed"], is_async=golden["is_async"], is_small=True)
+    drawn = {key: golden[key] for key in ("seed", "is_async", "num_stages")}
+    assert run_schedule(random_load(**drawn, is_small=True)) == golden["steps"]
+
+
+@pytest.mark.parametrize("golden", DRAFTING, ids=lambda golden: f"{golden['seed']}-{golden['is_async']}")
+def test_same_schedule_with_drafts_as_recorded_from_the_engines_scheduler(golden: dict[str, Any]) -> None:
+    load = drafting_load(golden["seed"], is_async=golden["is_async"], is_small=True)
     assert run_schedule(load) == golden["steps"]
 
 
 def test_golden_schedules_hold_what_is_hard() -> None:
     steps = [step for each in GOLDEN for step in each["steps"]]
-    assert len(GOLDEN) == 10
+    assert len(GOLDEN) == 16
     assert sum(len(step[1]) for step in steps) > 20
     assert any(context and query > 1 for step in steps for _, query, context in step[0])
 

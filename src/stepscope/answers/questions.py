@@ -14,6 +14,7 @@ from stepscope.answers.branches import branch_sentences
 from stepscope.answers.counters import ask_counters
 from stepscope.answers.overlap import overlap_sentences
 from stepscope.answers.prefill import chunk_sizes, prefix_hits
+from stepscope.answers.scaling_question import ask_scaling
 from stepscope.budget.reason import STACKS
 from stepscope.evidence import Refusal
 from stepscope.messages import Message, say
@@ -182,36 +183,6 @@ def _chunk_shape(account: Account) -> tuple[list[Message], Grade, list[Refusal]]
     return said, "recorded", refusals
 
 
-def _scaling(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
-    said, refusals = [], []
-    steps = _first_rank_steps(account)
-    known = [s for s in steps if s.boundary.shape.num_scheduled_tokens and s.window]
-    if known:
-        counts = sorted(s.boundary.shape.num_scheduled_tokens or 0 for s in known)
-        said.append(
-            say(
-                "{steps} steps pair a window with scheduled tokens ({least} to {most}); the steps table holds them, "
-                "with attention and expert time per step.",
-                steps=len(known),
-                least=counts[0],
-                most=counts[-1],
-            )
-        )
-    else:
-        refusals.append(_refuse("scheduled tokens per step", recipes.DETAILED))
-    if not any(
-        s.boundary.shape.decode.kv_sum is not None and s.boundary.shape.prefill.kv_sum is not None for s in steps
-    ):
-        refusals.append(_refuse("kv_len sums, to set attention time against", recipes.DETAILED))
-    has_experts = any("experts" in {family for _, family in rank.budget.step_families} for rank in account.ranks)
-    if has_experts:
-        refusals.append(_refuse("rows per expert, to set expert time against", recipes.EXPERTS))
-    refusals.append(
-        _refuse("fits with intervals (they need many steps with spread)", say("record 30 steps or more of each phase"))
-    )
-    return said, "derived", refusals
-
-
 def _kv_path(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
     said = []
     for rank in account.ranks:
@@ -318,7 +289,7 @@ QUESTIONS: tuple[Question, ...] = (
         id="scaling",
         title="How does time follow tokens, kv_len and rows per expert?",
         needs="scheduled tokens; kv_len sums; expert counts; many steps",
-        ask=_scaling,
+        ask=ask_scaling,
     ),
     Question(
         id="kv_path",

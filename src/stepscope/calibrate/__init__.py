@@ -1,1 +1,1 @@
-"""Calibrate turns measured steps, and what the model says of them, into a Calibration that a simulator can run on."""
+"""What measured runs say of a step's time: from steps, from aggregated points, from a log of requests."""

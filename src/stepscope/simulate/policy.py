@@ -7,7 +7,7 @@ A policy is made by its rules (`Rules.build`), advances requests in `schedule` a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from stepscope.batch import BatchShape, PhaseSums, Row
 
@@ -27,8 +27,14 @@ class LiveRequest:
     prefill_end: int = 0  # tokens known at admission: computing below it is prefill
     prefix_hit_tokens: int = 0  # at its latest admission
     first_hit_tokens: int | None = None  # at its first
+    resumed_hit_tokens: int = 0  # at all later ones together
+    loaded_tokens: dict[str, int] = field(default_factory=dict)  # at its first, by KV tier
     num_preemptions: int = 0
     num_entered: int = 0  # blocks of the table that are findable
+    num_stale: int = 0  # steps in flight with a row of it that were scheduled before it was preempted
+    next_decode_step: int = 0  # before this step of the scheduler it takes no further token
+    remote_tokens: int = 0  # its first tokens, whose KV another engine has computed and sends
+    num_drafts: int = 0  # proposed for its next row
     is_running: bool = False
     is_finished: bool = False
     table: list[int] = field(default_factory=list)
@@ -46,10 +52,15 @@ PlannedRow: TypeAlias = tuple[LiveRequest, int, int, bool, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """One scheduled step: rows in scheduling order, and who lost its blocks for it."""
+    """One scheduled step: rows in scheduling order, who lost its blocks for it, whose KV can be fetched, and drafts.
+
+    `drafts`: how many a row verifies.
+    """
 
     rows: list[PlannedRow] = field(default_factory=list)
     preempted: list[LiveRequest] = field(default_factory=list)
+    loads: list[LiveRequest] = field(default_factory=list)
+    drafts: dict[LiveRequest, int] = field(default_factory=dict)
 
     def to_shape(self, *, with_rows: bool = True) -> BatchShape:
         """The BatchShape; without rows only its sums, which is quicker. Valid until the plan is updated."""
@@ -121,6 +132,18 @@ class Policy(Protocol):
 
     def check(self) -> None:
         """Raise InvariantBroken where a law between steps does not hold."""
+        ...
+
+
+@runtime_checkable
+class TimedPolicy(Policy, Protocol):
+    """A policy in which something ends by itself, as a load of KV does: it is told the time, in ticks."""
+
+    now: int
+
+    @property
+    def next_event(self) -> int | None:
+        """When the next such thing ends; None where nothing is under way."""
         ...
 
 

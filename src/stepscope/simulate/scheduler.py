@@ -1,9 +1,10 @@
 """Scheduler: which tokens of which requests run in the next engine step, by the rules of vLLM's V1 scheduler.
 
 Held against vLLM 0.32's Scheduler and AsyncScheduler step for step (docs/simulate.md). First come, first served; one
-group of full attention; no drafts, no LoRA, no pipeline. `schedule` advances the requests at once, `update` delivers
-what a step sampled. In async scheduling the next step is scheduled before the tokens of the one in flight are known: a
-placeholder stands for each of them.
+group of full attention; no LoRA. `schedule` advances the requests at once, `update` delivers what a step sampled, in
+the order of the steps. In async scheduling the next step is scheduled before the tokens of the one in flight are known:
+a placeholder stands for each of them; in a pipeline a request then decodes in every pipeline_parallel_size-th step.
+With drafts a decode row asks for 1 + k tokens; those rejected are taken back at delivery.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ from typing import TYPE_CHECKING
 
 from stepscope.chunks import chunk_len
 from stepscope.errors import BadInput, InvariantBroken
+from stepscope.simulate.admission import Room, first_query
 from stepscope.simulate.kv_cache import KvCache
 from stepscope.simulate.policy import LiveRequest, StepPlan
+from stepscope.simulate.remote_kv import RemoteKv
 from stepscope.simulate.request import block_keys
+from stepscope.simulate.speculation import NO_DRAFTS
 
 if TYPE_CHECKING:
+    from stepscope.simulate.policy import PlannedRow
     from stepscope.simulate.request import Request
+    from stepscope.simulate.speculation import Drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerRules:
     """Names are vLLM's options; `num_blocks` is its num_gpu_blocks, of which one is never used.
+
+    `num_speculative_tokens` drafts per decode row, 0 for none; `drafts` tells by whom, and what is accepted.
 
     Raises:
         BadInput: no engine would start with these.
@@ -40,6 +48,10 @@ class SchedulerRules:
     watermark: float = 0.0
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
+    pipeline_parallel_size: int = 1
+    enable_chunked_prefill: bool = True
+    num_speculative_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -49,6 +61,8 @@ class SchedulerRules:
             ("num_blocks", 2),
             ("block_size", 1),
             ("long_prefill_token_threshold", 0),
+            ("pipeline_parallel_size", 1),
+            ("num_speculative_tokens", 0),
         ):
             if getattr(self, name) < least:
                 raise BadInput(f"{name} is {getattr(self, name)}: give {least} or more.")
@@ -64,6 +78,38 @@ class SchedulerRules:
                 f"long_prefill_token_threshold {self.long_prefill_token_threshold} is above max_model_len "
                 f"{self.max_model_len}: no chunk can be as long. Give at most that, or 0 for no cap."
             )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise BadInput(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below max_model_len {self.max_model_len}: "
+                "without chunked prefill a prompt runs whole, and the engine refuses it. Raise it, or allow chunks."
+            )
+        if self.num_speculative_tokens and self.pipeline_parallel_size > 1:
+            raise BadInput(
+                f"num_speculative_tokens {self.num_speculative_tokens} with pipeline_parallel_size "
+                f"{self.pipeline_parallel_size}: drafts in a pipeline are not simulated. Set one of them aside."
+            )
+        if self.num_speculative_tokens:
+            self.drafts.check(
+                self.num_speculative_tokens,
+                max_num_batched_tokens=self.max_num_batched_tokens,
+                long_prefill_token_threshold=self.long_prefill_token_threshold,
+            )
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots that each row holds beyond its tokens, for the drafter."""
+        return self.drafts.num_lookahead_tokens(self.num_speculative_tokens)
+
+    @property
+    def num_budget_slots(self) -> int:
+        """Tokens of the budget that each row costs beyond its own, for the drafter."""
+        return self.drafts.num_budget_slots(self.num_speculative_tokens) if self.num_speculative_tokens else 0
+
+    def num_blocks_needed(self, request: Request) -> int:
+        """Blocks that a request holds at most: all its tokens but the last, and the drafts that come with that one."""
+        tokens = min(request.num_tokens, self.max_model_len) - 1
+        drafted = self.num_speculative_tokens + self.num_lookahead_tokens
+        return -(-min(tokens + drafted, self.max_model_len) // self.block_size)
 
     def check_request(self, request: Request) -> None:
         """Raise BadInput for a request that would wait for ever."""
@@ -72,7 +118,7 @@ class SchedulerRules:
                 f"request {request.request_id!r} has a prompt of {request.prompt_len} tokens; with max_model_len "
                 f"{self.max_model_len} the longest is {self.max_model_len - 1}."
             )
-        needed = -(-(min(request.num_tokens, self.max_model_len) - 1) // self.block_size)
+        needed = self.num_blocks_needed(request)
         if needed > self.num_blocks - 1:
             raise BadInput(
                 f"request {request.request_id!r} needs {needed} blocks of {self.block_size} tokens and the cache has "
@@ -92,14 +138,38 @@ class Scheduler:
         self.cache = KvCache(num_blocks=rules.num_blocks, block_size=rules.block_size)
         self.running: list[LiveRequest] = []
         self.waiting: deque[LiveRequest] = deque()
+        self.remote = RemoteKv()
         self._watermark_blocks = int(rules.watermark * rules.num_blocks)
+        self._num_drafts = rules.num_speculative_tokens
+        self._num_lookahead = rules.num_lookahead_tokens
+        self._num_slots = rules.num_budget_slots
+        self._is_ahead = rules.async_scheduling or rules.num_speculative_tokens > 0
         self._num_added = 0
+        self._num_steps = 0
+        self._in_flight: deque[StepPlan] = deque()  # scheduled and not delivered; kept for pipelines alone
+        self._is_pipeline = rules.pipeline_parallel_size > 1
+        self._stagger = rules.pipeline_parallel_size if rules.async_scheduling else 1
         self._has_news = False
 
     @property
     def has_work(self) -> bool:
         """Requests are in it, or some ended and the workers have not been told, which takes one more (empty) step."""
-        return bool(self.running or self.waiting or self._has_news)
+        return bool(self.running or self.waiting or self.remote.loaded or self._has_news)
+
+    @property
+    def can_stretch(self) -> bool:
+        """Whether rows of decodes follow from the ones before them, without scheduling."""
+        return not (self._num_drafts or self._num_lookahead)
+
+    @property
+    def has_candidate(self) -> bool:
+        """Whether a request could be admitted if it fits."""
+        return bool(self.waiting)
+
+    @property
+    def holding(self) -> tuple[LiveRequest, ...]:
+        """Requests that hold blocks and have no seat."""
+        return (*self.remote.loading, *self.remote.loaded)
 
     @property
     def num_running(self) -> int:
@@ -131,28 +201,32 @@ class Scheduler:
     def schedule(self) -> StepPlan:
         """The next step: running requests first, then waiting ones, unless somebody had to be preempted."""
         self._has_news = False
+        self._num_steps += 1
         plan = StepPlan()
-        is_alone = len(self.running) + len(self.waiting) <= 1
+        self.remote.admit(self.running, self.rules.max_num_seqs)
+        is_alone = len(self.running) + self.num_waiting <= 1
         cap = 0 if is_alone else self.rules.long_prefill_token_threshold
         budget_left = self._schedule_running(plan, cap)
         if not plan.preempted:
             self._admit_waiting(plan, budget_left, cap)
+        if self._is_pipeline:
+            self._in_flight.append(plan)
         return plan
 
     def update(self, plan: StepPlan) -> list[LiveRequest]:
         """Deliver a step's tokens, in the order of its rows; those requests that ended, their blocks freed."""
         ended: list[LiveRequest] = []
-        for live, _, _, is_sampled, num_preemptions in plan.rows:
-            if live.is_finished or not is_sampled:
+        if self._is_pipeline:
+            self._in_flight.popleft()
+        for row in plan.rows:
+            live = row[0]
+            if live.num_stale:
+                live.num_stale -= 1
+            if live.is_finished or not row[3]:
                 continue
-            live.num_known += 1
-            if live.placeholders and live.num_preemptions == num_preemptions:
-                live.placeholders -= 1
-            if live.is_running and self.rules.async_scheduling:
-                self.enter_full_blocks(live, live.num_computed - live.placeholders)
+            self._put_out(row, plan)
             if live.output_len >= live.request.output_len or live.num_known >= self.rules.max_model_len:
-                live.is_finished = True
-                self.cache.release(live.table)
+                self._finish(live)
                 ended.append(live)
         if ended:
             self._has_news = True
@@ -160,6 +234,55 @@ class Scheduler:
             if not all(live.is_running for live in ended):
                 self.waiting = deque(live for live in self.waiting if not live.is_finished)
         return ended
+
+    def add_remote(self, request: Request, num_outputs: int) -> LiveRequest:
+        """Queue a request whose prompt another engine has computed; it gets blocks, then its KV (StepPlan.loads).
+
+        Raises:
+            BadInput: it could never run.
+        """
+        live = self.add(request)
+        live.num_known += num_outputs
+        live.remote_tokens = live.prefill_end = request.prompt_len
+        return live
+
+    def receive(self, live: LiveRequest) -> None:
+        """The KV of a request is there. Without an output yet, its last token is computed again, to sample one."""
+        live.num_computed = min(live.remote_tokens, live.num_known - 1)
+        self.enter_full_blocks(live, live.remote_tokens)
+        self.remote.receive(live)
+
+    def send(self, live: LiveRequest) -> None:
+        """The KV of a request that ended here was sent: its blocks are free."""
+        self.remote.kept.remove(live)
+        self.cache.release(live.table)
+
+    def _put_out(self, row: PlannedRow, plan: StepPlan) -> None:
+        """Give a request the tokens that its row sampled."""
+        live, _, context, _, num_preemptions = row
+        count = 1
+        is_current = live.num_preemptions == num_preemptions
+        if plan.drafts and live in plan.drafts:
+            is_padding = context < live.prefill_end
+            count = self._verify(live, plan.drafts[live], is_padding=is_padding, is_current=is_current)
+        live.num_known += count
+        if live.placeholders and is_current:
+            live.placeholders -= count
+        if live.is_running and self.rules.async_scheduling:
+            self.enter_full_blocks(live, live.num_computed - live.placeholders)
+
+    def _verify(self, live: LiveRequest, num_drafts: int, *, is_padding: bool, is_current: bool) -> int:
+        """Take rejected drafts back; how many tokens the row puts out. Drafts that only pad a row are all rejected."""
+        accepted = 0
+        if not is_padding:
+            assert self.rules.drafts.acceptance is not None
+            accepted = self.rules.drafts.acceptance.draw(live.request.request_id, live.output_len, num_drafts)
+        if is_current:
+            live.num_computed -= num_drafts - accepted
+            if live.placeholders:
+                live.placeholders -= num_drafts - accepted
+        left = min(live.request.num_tokens, self.rules.max_model_len) - live.num_known
+        return min(1 + accepted, left)
 
     def enter_full_blocks(self, live: LiveRequest, tokens: int) -> None:
         """Make the full blocks of a running request's first `tokens` tokens findable."""
@@ -174,36 +297,45 @@ class Scheduler:
         Raises:
             InvariantBroken: one of them does not hold.
         """
-        self.cache.check([live.table for live in (*self.running, *self.waiting)])
-        for live in (*self.running, *self.waiting):
+        inside = (*self.running, *self.waiting, *self.holding)
+        self.cache.check([live.table for live in (*inside, *self.remote.kept)])
+        size, ahead = self.rules.block_size, 2 * self._num_drafts + self._num_lookahead
+        for live in inside:
             if live.num_computed > live.num_known + live.placeholders:
                 raise InvariantBroken(f"{live.num_computed} tokens computed of {live.num_known} that are known")
-            if len(live.table) != -(-live.num_computed // self.rules.block_size):
+            least = -(-live.num_computed // size)
+            most = -(-(live.num_known + live.placeholders + ahead) // size) if ahead else least
+            if not least <= len(live.table) <= max(most, -(-live.remote_tokens // size)):
                 raise InvariantBroken(f"{len(live.table)} blocks for {live.num_computed} tokens")
 
     def _schedule_running(self, plan: StepPlan, cap: int) -> int:
         """Rows for running requests; the budget that is left."""
-        budget, limit, block_size = self.rules.max_num_batched_tokens, self.rules.max_model_len, self.rules.block_size
+        limit, block_size, lookahead = self.rules.max_model_len, self.rules.block_size, self._num_lookahead
+        extra = self._num_slots
+        budget = self.rules.max_num_batched_tokens - extra  # what is left for one more row
         index = 0
-        while index < len(self.running) and budget:
+        while index < len(self.running) and budget > 0:
             live = self.running[index]
             index += 1
             computed, coming = live.num_computed, live.placeholders
             if coming and computed + 2 - coming >= live.request.last_len:
                 continue  # its last token is on the way
-            query = live.num_known + coming - computed
+            if self._num_steps < live.next_decode_step:
+                continue
+            query = live.num_known + live.num_drafts + coming - computed
             if query > 1:
                 query = chunk_len(query, budget_left=budget, cap=cap)
             query = min(query, limit - computed - 1)
             if query < 1:
                 continue
-            needed = -(-(computed + query) // block_size) - len(live.table)
+            slots = min(computed + query + lookahead, limit) if lookahead else computed + query
+            needed = -(-slots // block_size) - len(live.table)
             if needed > 0:
                 if not self._make_room(live, needed, plan):
                     break
                 self.cache.take(live.table, needed)
             self._plan(live, query, plan)
-            budget -= query
+            budget -= query + extra
         return budget
 
     def _make_room(self, live: LiveRequest, needed: int, plan: StepPlan) -> bool:
@@ -211,8 +343,10 @@ class Scheduler:
         while needed > self.cache.num_free:
             victim = self.running.pop()
             self.cache.release(victim.table)
-            victim.num_computed = victim.placeholders = victim.num_entered = 0
+            victim.num_computed = victim.placeholders = victim.num_entered = victim.num_drafts = 0
+            victim.remote_tokens = 0
             victim.num_preemptions += 1
+            victim.num_stale = sum(any(row[0] is victim for row in step.rows) for step in self._in_flight)
             victim.is_running = False
             self.waiting.appendleft(victim)
             plan.preempted.append(victim)
@@ -221,34 +355,88 @@ class Scheduler:
         return True
 
     def _admit_waiting(self, plan: StepPlan, budget: int, cap: int) -> None:
-        """Rows for waiting requests, from the head, until one does not fit."""
-        while budget and self.waiting and len(self.running) < self.rules.max_num_seqs:
-            live = self.waiting[0]
-            hits: list[int] = []
-            if self.rules.enable_prefix_caching:
-                hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
-            hit_tokens = len(hits) * self.rules.block_size
-            query = chunk_len(live.num_known - hit_tokens, budget_left=budget, cap=cap)
-            if not self._has_room(live, hits, hit_tokens + query):
-                return
-            self.running.append(self.waiting.popleft())
-            self.cache.adopt(live.table, hits)
-            self.cache.take(live.table, -(-(hit_tokens + query) // self.rules.block_size) - len(hits))
-            live.num_computed = live.prefix_hit_tokens = hit_tokens
-            if live.first_hit_tokens is None:
-                live.first_hit_tokens = hit_tokens
-            live.num_entered = len(hits)
-            live.prefill_end = live.num_known
-            live.is_running = True
-            self._plan(live, query, plan)
-            budget -= query
+        """Rows for waiting requests, from the head, until one does not fit; stale ones let others pass."""
+        stale: list[LiveRequest] = []
+        running = tuple(plan.rows) if self._num_drafts else ()
+        while budget > 0 and self.has_candidate and len(self.running) < self.rules.max_num_seqs:
+            if self.waiting and self.waiting[0].num_stale:
+                stale.append(self.waiting.popleft())
+                continue
+            cost = self._admit_next(plan, Room(budget=budget, cap=cap, running=running))
+            if cost is None:
+                break
+            budget -= cost
+        self.waiting.extendleft(reversed(stale))
 
-    def _has_room(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
+    def _fetch(self, live: LiveRequest, hits: list[int], plan: StepPlan) -> bool:
+        """Give a request whose KV is elsewhere all its blocks; what this cache holds already is not sent again."""
+        size = self.rules.block_size
+        if not self._has_room(live, hits, live.remote_tokens - len(hits) * size):
+            return False
+        self.waiting.popleft()
+        self.cache.adopt(live.table, hits)
+        self.cache.take(live.table, -(-live.remote_tokens // size) - len(hits))
+        live.num_entered = len(hits)
+        live.prefix_hit_tokens = len(hits) * size
+        self.remote.loading.append(live)
+        plan.loads.append(live)
+        return True
+
+    def _admit_next(self, plan: StepPlan, room: Room) -> int | None:
+        """A row for the first waiting request; the budget that it costs, None where it does not fit."""
+        live = self.waiting[0]
+        hits = self._find_hits(live)
+        if live.remote_tokens:
+            return 0 if self._fetch(live, hits, plan) else None
+        query = first_query(live, len(hits) * self.rules.block_size, room, self.rules)
+        if not query or not self._has_room(live, hits, query):
+            return None
+        self.waiting.popleft()
+        self.cache.adopt(live.table, hits)
+        self._note_hits(live, len(hits) * self.rules.block_size)
+        live.num_entered = len(hits)
+        self._admit(live, query, plan)
+        return query + self._num_slots
+
+    def _note_hits(self, live: LiveRequest, hit_tokens: int) -> None:
+        live.num_computed = live.prefix_hit_tokens = hit_tokens
+        if live.first_hit_tokens is None:
+            live.first_hit_tokens = hit_tokens
+        else:
+            live.resumed_hit_tokens += hit_tokens
+
+    def _find_hits(self, live: LiveRequest) -> list[int]:
+        """Cached blocks of a request's text, never its last token's."""
+        if not self.rules.enable_prefix_caching:
+            return []
+        hits = self.cache.find(self._keys(live), (live.num_known - 1) // self.rules.block_size)
+        if hits and self._num_drafts and self.rules.drafts.drops_last_hit:
+            hits.pop()
+        return hits
+
+    def _admit(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
+        """Seat a request whose table holds what is computed of it, and add its row."""
+        self.running.append(live)
+        tokens = min(live.num_computed + query + self._num_lookahead, self.rules.max_model_len)
+        self.cache.take(live.table, -(-tokens // self.rules.block_size) - len(live.table))
+        live.prefill_end = live.num_known
+        live.is_running = True
+        self._plan(live, query, plan)
+
+    def _has_room(self, live: LiveRequest, hits: list[int], query: int) -> bool:
         """Whether a waiting request's first chunk, and with scheduler_reserve_full_isl all it knows, fits now."""
         spare = self._watermark_blocks if self.running else 0
-        asked = max(tokens, live.num_known) if self.rules.scheduler_reserve_full_isl else tokens
-        needed = -(-asked // self.rules.block_size) - len(hits)
+        size = self.rules.block_size
+        asked = min(len(hits) * size + query + self._num_lookahead, self.rules.max_model_len)
+        if self.rules.scheduler_reserve_full_isl:
+            asked = max(asked, live.num_known)
+        needed = -(-asked // size) - len(hits)
         return needed + self.cache.num_idle(hits) + spare <= self.cache.num_free
+
+    def _finish(self, live: LiveRequest) -> None:
+        live.is_finished = True
+        if not self.remote.keep(live):
+            self.cache.release(live.table)
 
     def _plan(self, live: LiveRequest, query: int, plan: StepPlan) -> None:
         """Add a row and advance the request; full blocks of known tokens become findable before the step runs."""
@@ -256,10 +444,20 @@ class Scheduler:
         live.num_computed = end = context + query
         if (known if known < end else end) // self.rules.block_size > live.num_entered:
             self.enter_full_blocks(live, min(end, known))
-        is_sampled = end >= known + live.placeholders
+        num_drafts = end - known - live.placeholders
+        is_sampled = num_drafts >= 0
         plan.rows.append((live, query, context, is_sampled, live.num_preemptions))
-        if is_sampled and self.rules.async_scheduling:
-            live.placeholders += 1
+        if is_sampled and self._is_ahead:
+            self._expect(live, num_drafts, plan)
+
+    def _expect(self, live: LiveRequest, num_drafts: int, plan: StepPlan) -> None:
+        """Note the drafts that a row verifies, and what comes of it: tokens on their way, drafts for the next row."""
+        if num_drafts:
+            plan.drafts[live] = num_drafts
+        live.num_drafts = self._num_drafts
+        if self.rules.async_scheduling:
+            live.placeholders += 1 + num_drafts
+            live.next_decode_step = self._num_steps + self._stagger
 
     def _keys(self, live: LiveRequest) -> list[int]:
         if live.keys is None:

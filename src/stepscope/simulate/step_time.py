@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from stepscope.errors import BadInput
-from stepscope.simulate.clock import to_seconds
+from stepscope.simulate.clock import to_seconds, to_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepscope.batch import BatchShape, PhaseSums
+
+    CostFunction: TypeAlias = Callable[[BatchShape], float]
 
 # of one B, in order: (Σk at which the piece starts, ticks there, ticks per further token of Σk)
 DecodeLine: TypeAlias = tuple[tuple[int, int, int], ...]
@@ -128,3 +130,26 @@ class StepTime:
             + per.kv * sums.kv_sum
             + per.query_kv * sums.query_kv_sum
         )
+
+
+def price(cost: CostFunction, shape: BatchShape) -> int:
+    """Ticks of a step by any cost function.
+
+    Raises:
+        BadInput: it gives no number of 0 or more.
+    """
+    if isinstance(cost, StepTime):
+        return cost.ticks(shape)
+    return checked_ticks(cost(shape), shape)
+
+
+def checked_ticks(seconds: float, shape: object) -> int:
+    """Ticks of what a cost function gave for a shape.
+
+    Raises:
+        BadInput: no number of 0 or more.
+    """
+    try:
+        return to_ticks(seconds)
+    except BadInput as error:
+        raise BadInput(f"the cost function gives {seconds} s for {shape}: it must give 0 or more seconds.") from error

@@ -83,7 +83,7 @@ def find_stretch(scheduler: Scheduler, in_flight: StepPlan | None) -> Stretch | 
     A waiting request must have no seat to hope for: else blocks that fill up on the way could become its prefix hit.
     """
     rules, running = scheduler.rules, scheduler.running
-    if not running or len(running) > rules.max_num_batched_tokens:
+    if not running or len(running) > rules.max_num_batched_tokens or not scheduler.can_stretch:
         return None
     if scheduler.waiting and len(running) < rules.max_num_seqs:
         return None
