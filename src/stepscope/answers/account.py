@@ -55,6 +55,11 @@ class Account:
     others: tuple[EventStore, ...]
     skew: ArrivalSkew | str
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the simulator made it: then no number in it is more than simulated."""
+        return any(rank.store.is_simulated for rank in self.ranks)
+
 
 def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device: str | None = None) -> Account:
     """Account for a capture: a Trace, or the path of one (file, directory of ranks, glob).

@@ -5,7 +5,7 @@ A finding is a fact of the capture in a sentence, not a cause: hypotheses come a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.messages import Message, say
@@ -60,6 +60,8 @@ def find_findings(account: Account) -> tuple[Finding, ...]:
             )
         )
     order = ("supply", "host", "compute", "kv", "comm", "idle", "unknown")
+    if account.is_simulated:
+        found = [replace(finding, grade="simulated") for finding in found]
     return tuple(sorted(found, key=lambda f: (order.index(f.layer), -f.value_ns)))
 
 

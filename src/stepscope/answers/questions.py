@@ -66,7 +66,7 @@ def _ask(question: Question, account: Account) -> Answer:
         title=question.title,
         status=status,
         sentences=tuple(said),
-        grade=grade if said else "refused",
+        grade="refused" if not said else "simulated" if account.is_simulated else grade,
         refusals=tuple(refusals),
     )
 
@@ -95,7 +95,7 @@ def _supply(account: Account) -> tuple[list[Message], Grade, list[Refusal]]:
         if rank.supply_causes:
             causes = ", ".join(f"{name} {show_ns(ns)}" for name, ns in rank.supply_causes.items())
             said.append(say("Meanwhile the engine: {causes}.", causes=causes))
-    if said and any(rank.store.has_frames for rank in account.ranks):
+    if said and not account.is_simulated and any(rank.store.has_frames for rank in account.ranks):
         said.append(say("Stacks slow the host down, so host and supply time are upper bounds."))
     refusals.append(
         _refuse(

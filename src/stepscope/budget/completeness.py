@@ -39,7 +39,7 @@ def check_completeness(store: EventStore) -> Reason | None:
 
 def check_stacks(store: EventStore) -> Reason | None:
     """Without Python stacks neither a wait for work nor the worker's other doings can be seen."""
-    if store.has_frames or not (store.events.kind > LAST_DEVICE_KIND).any():
+    if store.is_simulated or store.has_frames or not (store.events.kind > LAST_DEVICE_KIND).any():
         return None
     return Reason(
         code="no_stacks",
@@ -51,7 +51,7 @@ def check_stacks(store: EventStore) -> Reason | None:
 
 def check_backend(store: EventStore, table: StepTable) -> Reason | None:
     """A profile of CPU activities alone looks like a CPU backend: its operations only launch, and cost little."""
-    if ran_on_cpu(store) or not (table.steps or (store.events.kind == OP).any()):
+    if store.is_simulated or ran_on_cpu(store) or not (table.steps or (store.events.kind == OP).any()):
         return None
     return Reason(
         code="backend_unknown",

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 import stepscope
-from stepscope.cli import capture, capture_recipe, compare, cost, join, predict, report, retime, serve
+from stepscope.cli import (
+    capture,
+    capture_recipe,
+    compare,
+    cost,
+    join,
+    predict,
+    report,
+    retime,
+    search,
+    serve,
+    simulate,
+    whatif,
+)
 from stepscope.errors import BadInput, CheckFailed
 
 _INTERRUPTED = 130
@@ -45,6 +58,10 @@ app.command("crossover")(cost.crossover)
 app.command("models")(predict.models)
 app.command("hardware")(cost.hardware)
 app.command("probe")(cost.probe)
+app.command("simulate")(simulate.simulate)
+app.command("calibrate")(whatif.calibrate)
+app.command("whatif")(whatif.whatif)
+app.command("search")(search.search)
 
 
 def _print_version(wanted: bool) -> None:

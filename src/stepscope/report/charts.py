@@ -5,6 +5,7 @@ One spec gives the chart in the page, the PNG and the SVG. Times are ms of one s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.errors import BadInput
@@ -25,10 +26,11 @@ from stepscope.report.chart_spec import (
     tips,
     to_standalone,
 )
+from stepscope.report.document import shown_grades
 from stepscope.report.translate import Translator
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 def make_charts(document: Document, translate: Translator | None = None) -> list[Chart]:
     """Every chart of the report, in reading order."""
     t = translate or Translator()
-    return [
+    charts = [
         _total(document, t),
         _budget(document, t),
         _timeline(document, t),
@@ -46,6 +48,8 @@ def make_charts(document: Document, translate: Translator | None = None) -> list
         _chunks(document, t),
         _skew(document, t),
     ]
+    grades: Mapping[str, str] = shown_grades(document)
+    return [replace(chart, grade=grades[chart.grade]) for chart in charts]
 
 
 def write_charts(document: Document, folder: Path, translate: Translator | None = None) -> list[Path]:

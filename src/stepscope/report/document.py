@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import stepscope
 from stepscope.answers.findings import find_findings
 from stepscope.answers.questions import answer_questions
+from stepscope.evidence import GRADES
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
 from stepscope.steps.ranks import ArrivalSkew
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.findings import Finding
     from stepscope.answers.questions import Answer
+    from stepscope.evidence import Grade
     from stepscope.messages import Message
     from stepscope.store.events import EventStore
 
 SCHEMA = "stepscope.report/1"
+SIMULATED = "simulated"
 
 
 def to_document(account: Account) -> dict[str, Any]:
@@ -35,7 +38,10 @@ def to_document(account: Account) -> dict[str, Any]:
         "version": stepscope.__version__,
         "source": account.source,
         "inputs": [
-            *(_input(rank.store, "worker", rank.table.windows.lane) for rank in account.ranks),
+            *(
+                _input(rank.store, "worker", SIMULATED if rank.store.is_simulated else rank.table.windows.lane)
+                for rank in account.ranks
+            ),
             *(_input(store, "other process", None) for store in account.others),
         ],
         "coverage": _coverage(account),
@@ -65,6 +71,13 @@ def to_document(account: Account) -> dict[str, Any]:
         ],
         "messages": _messages(account, answers, findings),
     }
+
+
+def shown_grades(document: dict[str, Any]) -> dict[str, Grade]:
+    """What each grade is shown as: in the report of a simulated run no number is more than simulated."""
+    if all(item["lane"] != SIMULATED for item in document["inputs"]):
+        return {name: name for name in GRADES}
+    return {name: "refused" if name == "refused" else "simulated" for name in GRADES}
 
 
 def _input(store: EventStore, role: str, lane: str | None) -> dict[str, Any]:

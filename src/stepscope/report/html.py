@@ -17,6 +17,7 @@ from stepscope.evidence import GRADES
 from stepscope.report.chart_rows import rank_name
 from stepscope.report.chart_spec import CATEGORY_COLOURS, PHASE_COLOURS, Chart
 from stepscope.report.charts import load_converter, make_charts
+from stepscope.report.document import shown_grades
 from stepscope.report.embed import to_element, to_json
 from stepscope.report.html_text import SCRIPT_TEXTS, TERMS
 from stepscope.report.translate import Translator
@@ -37,6 +38,7 @@ _LANES = {
     "device": "device lane",
     "host": "CPU backend: the worker thread is the device",
     "none": "no device work",
+    "simulated": "simulated: nothing of it was recorded",
     None: "no engine steps (front end or engine core)",
 }
 # how far an exclusive time can be trusted: what a rule places is classified, what is left over is derived
@@ -72,6 +74,7 @@ def render_html(document: Document, translate: Translator | None = None) -> str:
         category_grade=CATEGORY_GRADE,
         colours=CATEGORY_COLOURS,
         grades=GRADES,
+        shown_grades=shown_grades(document),
         terms=TERMS,
         rank_name=rank_name,
     )
@@ -135,7 +138,7 @@ def _payload(document: Document, charts: list[Chart], t: Translator) -> str:
             "categories": [[name, t(CATEGORY_MEANING[name]), CATEGORY_COLOURS[name]] for name in CATEGORIES],
             "category_grade": CATEGORY_GRADE,
             "phase_colours": PHASE_COLOURS,
-            "grades": {name: [t(name), t(meaning)] for name, meaning in GRADES.items()},
+            "grades": {name: [t(shown), t(GRADES[shown])] for name, shown in shown_grades(document).items()},
         }
     )
 

@@ -9,6 +9,7 @@ import duckdb
 
 from stepscope.errors import BadQuery
 from stepscope.report.tables import arrow_tables
+from stepscope.store.run import read_further_tables
 from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ def run_query(account: Account, sql: str) -> pa.Table:
     """
     connection = duckdb.connect(":memory:")
     try:
-        for name, table in arrow_tables(account).items():
+        tables = arrow_tables(account)
+        tables |= read_further_tables(account.source, TABLES)
+        for name, table in tables.items():
             connection.register(name, table)
         connection.execute("SET enable_external_access = false")
         relation = connection.sql(sql)

@@ -22,6 +22,7 @@ LANE = {
     "device": "device lane",
     "host": "CPU backend: the worker thread is the device",
     "none": "no device work",
+    "simulated": "simulated: nothing of it was recorded",
 }
 ENGLISH = Translator()
 

@@ -72,8 +72,8 @@ def _from_annotations(store: EventStore) -> list[Boundary]:
             continue
         found.append(
             Boundary(
-                source=annotation.dialect,
-                grade="recorded",
+                source="simulation" if store.is_simulated else annotation.dialect,
+                grade="simulated" if store.is_simulated else "recorded",
                 start_ns=start,
                 end_ns=end,
                 track_id=track,

@@ -26,6 +26,8 @@ Int8: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int8]]"
 Column: TypeAlias = "Int64 | Int32 | Int8"
 Mask: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
+SIMULATION = "simulation"  # the reader of a store that nothing was recorded of
+
 # stands for "none recorded" inside the correlation column; tables show it as null
 NO_ID = int(np.iinfo(np.int64).min)
 
@@ -121,6 +123,11 @@ class EventStore:
     def rank(self) -> int | None:
         """The rank, if the capture says."""
         return self.origin.rank
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the simulator made it: nothing in it was recorded."""
+        return self.origin.reader == SIMULATION
 
     @property
     def device_work(self) -> Mask:

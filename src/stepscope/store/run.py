@@ -24,11 +24,12 @@ from stepscope.store.events import EventCounts, Events, EventStore, Origin, Trac
 from stepscope.store.health import HealthRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 SCHEMA = "stepscope.run/1"
 MANIFEST = "manifest.json"
 _STORE_FOLDER = re.compile(r"store-\d+")
+_TABLE = re.compile(r"[a-z][a-z_]*")
 _COLUMNS = ("start_ns", "duration_ns", "name_id", "kind", "track_id", "correlation_id")
 
 
@@ -162,6 +163,22 @@ def open_run(folder: str | Path) -> tuple[EventStore, ...]:
     except (OSError, KeyError, TypeError, ValueError, IndexError, pa.ArrowException, InvariantBroken) as error:
         raise UnreadableTrace(str(path), f"a table of the run cannot be read ({error})", "Import it again") from error
     return stores
+
+
+def read_further_tables(folder: str | Path, known: Collection[str]) -> dict[str, pa.Table]:
+    """Tables that lie in a Run beside its stores and that nothing else gives: not those of the `known` names."""
+    path = Path(folder).expanduser()
+    if not is_run(path):
+        return {}
+    try:
+        names = json.loads((path / MANIFEST).read_text(encoding="utf-8")).get("tables", [])
+        return {
+            name: pq.read_table(path / f"{name}.parquet")
+            for name in names
+            if name not in known and _TABLE.fullmatch(name)
+        }
+    except (OSError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise UnreadableTrace(str(path), f"a table of the run cannot be read ({error})", "Make it again") from error
 
 
 def _own_folder(name: str) -> str:
