@@ -157,7 +157,8 @@ def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         disable_eagle_block_drop=draw.is_below(0.2),
         acceptance=Acceptance.from_chances(chances, seed=seed),
     )
-    rules = replace(load.rules, num_speculative_tokens=count, drafts=drafts)
+    budget = max(load.rules.max_num_batched_tokens, 1 + count + drafts.num_budget_slots(count))
+    rules = replace(load.rules, max_num_batched_tokens=budget, num_speculative_tokens=count, drafts=drafts)
     before, needed = (max(each.num_blocks_needed(told) for told in load.requests) for each in (load.rules, rules))
     return replace(load, rules=replace(rules, num_blocks=load.rules.num_blocks + needed - before))
 
