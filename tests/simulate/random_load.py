@@ -84,7 +84,8 @@ def _prompt(draw: Draw, longest: int, prefixes: list[Text], before: list[Request
     return draw.fresh(draw.up_to(1, longest)), None
 
 
-def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list[Request]:
+def random_requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> tuple[Request, ...]:
+    """Their `arrival_s` counts schedule calls."""
     prefixes = [draw.fresh(draw.up_to(1, longest)) for _ in range(draw.up_to(1, 4))]
     made: list[Request] = []
     step = 0
@@ -105,7 +106,7 @@ def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list
             )
         )
         step += draw.of([0, 0, 0, 1, 2, 5, 30])
-    return made
+    return tuple(made)
 
 
 def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
@@ -116,7 +117,7 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
     few = is_small or budget <= 64
     longest = draw.of([40, 300]) if few else draw.of([40, 300, 3000])
     count = draw.up_to(3, 8 if is_small else 12 if few else 60)
-    requests = _requests(draw, longest, count, is_stopped=draw.is_below(0.2))
+    requests = random_requests(draw, longest, count, is_stopped=draw.is_below(0.2))
     model_len = MODEL_LEN
     if draw.is_below(0.1):  # some requests are cut off by the model's limit
         model_len = max(request.prompt_len for request in requests) + draw.up_to(2, 20)
@@ -135,7 +136,7 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         scheduler_reserve_full_isl=draw.is_below(0.8),
         async_scheduling=is_async,
     )
-    return Load(rules=rules, requests=tuple(requests))
+    return Load(rules=rules, requests=requests)
 
 
 def run_schedule(load: Load, on_step: Callable[[Scheduler, Step], None] | None = None) -> list[Step]:

@@ -29,12 +29,12 @@ def joined(spans: Iterable[tuple[int, int, int]]) -> Text:
     ((7, 0, 40), (9, 0, 1))
     """
     text: list[tuple[int, int, int]] = []
-    for source, start, length in spans:
-        if not length:
-            continue
-        if text and text[-1][0] == source and text[-1][1] + text[-1][2] == start:
-            start, length = text[-1][1], text.pop()[2] + length
-        text.append((source, start, length))
+    for span in spans:
+        last = text[-1] if text else None
+        if last is not None and (span[0], span[1]) == (last[0], last[1] + last[2]):
+            text[-1] = (last[0], last[1], last[2] + span[2])
+        elif span[2]:
+            text.append(span)
     return tuple(text)
 
 

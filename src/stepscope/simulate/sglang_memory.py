@@ -161,10 +161,11 @@ class SglangMemory:
     def _take(self, row: SglangRequest, begin: int, end: int) -> None:
         needed = self.paged(end) - self.paged(begin)
         if needed > self.num_free:
+            name = row.live.request.request_id
             raise BadInput(
-                f"{self.num_slots} KV slots are too few for this workload: request {row.live.request.request_id!r} needs "
-                f"{needed} more and {self.num_free} are free, where SGLang itself would stop with 'out of memory'. "
-                "Raise max_total_tokens or schedule_conservativeness, or lower max_running_requests."
+                f"{self.num_slots} KV slots are too few: request {name!r} needs {needed} more and {self.num_free} are "
+                "free, where SGLang itself would stop with 'out of memory'. Raise max_total_tokens or "
+                "schedule_conservativeness, or lower max_running_requests."
             )
         self.num_free -= needed
         row.allocated = end

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.simulate.sglang_memory import SglangMemory, SglangRequest
     from stepscope.simulate.sglang import SglangRules
+    from stepscope.simulate.sglang_memory import SglangMemory, SglangRequest
 
 MOST_NEW_TOKENS = 4096  # schedule_policy.py, CLIP_MAX_NEW_TOKENS: more is not counted on
 SPARE_TOKENS = 1  # schedule_policy.py, IGNORE_EOS_RESERVE_TOKENS, of each request
