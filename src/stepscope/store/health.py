@@ -187,7 +187,10 @@ HEALTH_CODES: dict[str, HealthCode] = {
         meaning="counters of launches that no kernel of the trace was found for",
         remedy="Profile the same steps in both runs.",
     ),
-    # several ranks
+    # a part of a capture; several ranks
+    "outside_selection": HealthCode(
+        severity="info", meaning="events outside the steps or the time that were asked for; not kept", remedy=_NOTHING
+    ),
     "ranks_missing": HealthCode(
         severity="doubt",
         meaning="the engine has more ranks than are here: who waits for whom is known of these alone",
