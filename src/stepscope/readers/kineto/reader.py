@@ -64,7 +64,7 @@ def read_part(path: Path, selection: Selection, on_progress: Callable[[int], Non
 
 @dataclass(slots=True)
 class Landmarks:
-    """Keeps what `steps` finds steps and windows by, and of each batch the first and the last event, for the span."""
+    """Keeps what `steps` finds steps and windows by, and the first and the last event of each thread."""
 
     is_meant: list[bool] = field(default_factory=list)
 
@@ -72,8 +72,8 @@ class Landmarks:
         """Which events to keep."""
         self.is_meant += [bool(_LANDMARK.search(name)) for name in names[len(self.is_meant) :]]
         kept: Mask = (e.kind != FRAME) | np.array(self.is_meant, bool)[e.name_id]
-        if len(kept):
-            kept[[int(np.argmin(e.start_ns)), int(np.argmax(e.end_ns))]] = True
+        for rows in (np.argsort(e.start_ns), np.argsort(-e.end_ns)):
+            kept[rows[np.unique(e.track_id[rows], return_index=True)[1]]] = True
         return kept
 
 
