@@ -173,7 +173,7 @@ def make_scheduler(rules: dict[str, Any]) -> Scheduler:
     get_parallel().override_permanently(pp_max_micro_batch_size=seats)
     fields = {field.name for field in dataclasses.fields(SchedulerBatchResultProcessor)}
     known = {name: getattr(made, name) for name in fields if name in vars(made)}
-    rest = {name: MagicMock() for name in fields - set(known)}
+    rest: dict[str, Any] = {name: MagicMock() for name in fields - set(known)}
     rest |= {"is_generation": True, "draft_worker": None, "model_worker": None}
     made.batch_result_processor = SchedulerBatchResultProcessor(**(known | rest))
     return made
@@ -242,7 +242,7 @@ class Driven:
     def sample(self, batch: ScheduleBatch) -> Result:
         """A result that is filled in when it is processed: until then nobody knows the tokens."""
         result = Result()
-        result.reqs = list(batch.reqs)
+        result.reqs = list(batch.reqs)  # type: ignore[attr-defined]  # kept until it is processed
         return result
 
     def process(self) -> list[str]:
