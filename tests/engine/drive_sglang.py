@@ -173,7 +173,7 @@ def make_scheduler(rules: dict[str, Any]) -> Scheduler:
     get_parallel().override_permanently(pp_max_micro_batch_size=seats)
     fields = {field.name for field in dataclasses.fields(SchedulerBatchResultProcessor)}
     known = {name: getattr(made, name) for name in fields if name in vars(made)}
-    rest = {name: MagicMock() for name in fields - set(known)}
+    rest: dict[str, Any] = {name: MagicMock() for name in fields - set(known)}
     rest |= {"is_generation": True, "draft_worker": None, "model_worker": None}
     made.batch_result_processor = SchedulerBatchResultProcessor(**(known | rest))
     return made
@@ -181,6 +181,9 @@ def make_scheduler(rules: dict[str, Any]) -> Scheduler:
 
 class Result:
     """What a step gave; it knows nothing that it was not told."""
+
+    def __init__(self, reqs: list[Req]) -> None:
+        self.reqs = reqs
 
     def __getattr__(self, name: str) -> Any:
         return None
@@ -241,9 +244,7 @@ class Driven:
 
     def sample(self, batch: ScheduleBatch) -> Result:
         """A result that is filled in when it is processed: until then nobody knows the tokens."""
-        result = Result()
-        result.reqs = list(batch.reqs)
-        return result
+        return Result(list(batch.reqs))
 
     def process(self) -> list[str]:
         """Deliver the oldest step."""
