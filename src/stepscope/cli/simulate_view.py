@@ -53,6 +53,12 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "plan": None if served is None else asdict(served.deployment.plan),
         "load": {"source": load, "requests": len(outcome.scenario.requests)},
         "rules": asdict(outcome.rules) | {"host_s": costs.shown.host_s},
+        "layout": {
+            "prefill_engines": outcome.scenario.engine.prefill_engines,
+            "decode_engines": outcome.scenario.engine.decode_engines,
+            "devices": outcome.num_devices,
+            "dummy_steps": outcome.shown.num_dummy_steps,
+        },
         "memory": None if outcome.memory is None else _memory(outcome.memory),
         "cost": {
             "source": costs.source,
@@ -136,6 +142,7 @@ def _setup_lines(document: Document) -> list[str]:
             f"{rules['block_size']} tokens, {mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
         ),
     ]
+    lines += _layout_lines(document)
     memory = document["memory"]
     if memory is not None:
         lines.append(
@@ -144,6 +151,24 @@ def _setup_lines(document: Document) -> list[str]:
             f"states {memory['reserved_bytes'] / _GIB:.1f} = {memory['kv_bytes'] / _GIB:.1f} GiB of KV at "
             f"{memory['token_bytes']:,.0f} bytes a token [modelled; the engine's own count: --num-blocks]"
         )
+    return lines
+
+
+def _layout_lines(document: Document) -> list[str]:
+    layout, rules = document["layout"], document["rules"]
+    lines = []
+    if layout["prefill_engines"]:
+        lines.append(
+            f"{layout['prefill_engines']} prefill and {layout['decode_engines']} decode engines, {layout['devices']} "
+            "devices; KV goes over the scale-out links, one transfer at a time from each engine"
+        )
+    if layout["dummy_steps"]:
+        lines.append(f"{layout['dummy_steps']:,} steps in which every rank ran a dummy")
+    if rules["num_speculative_tokens"]:
+        told = rules["drafts"]
+        rates = "/".join(f"{rate:g}" for rate in told["acceptance"]["rates"])
+        cost = "its passes are in the step times" if told["method"] == "mtp" else "drafting itself costs nothing here"
+        lines.append(f"{rules['num_speculative_tokens']} drafts a row, accepted {rates}; by {told['method']}: {cost}")
     return lines
 
 
