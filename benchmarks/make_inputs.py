@@ -74,6 +74,18 @@ RECIPES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which rank of how many an input says that it is."""
+
+    rank: int = 0
+    world_size: int = 1
+    backend: str = "nccl"
+
+
+ALONE = Place()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """The events of one source trace, in file order, and the time that one repetition of them takes."""
 
@@ -123,11 +135,12 @@ def format_event(event: Event) -> str:
     return "  {\n" + ",\n".join(parts) + "\n  },\n"
 
 
-def format_head(device_properties: list[Any]) -> str:
+def format_head(device_properties: list[Any], place: Place) -> str:
     """Everything before the first event."""
+    info = {"backend": place.backend, "rank": place.rank, "world_size": place.world_size}
     return (
         f'{{\n  "schemaVersion": 1,\n  "deviceProperties": {json.dumps(device_properties)},\n'
-        '  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},\n'
+        f'  "distributedInfo": {json.dumps(info)},\n'
         '  "displayTimeUnit": "ms",\n  "baseTimeNanoseconds": 1759348626000000000,\n  "traceEvents": [\n'
     )
 
@@ -149,10 +162,10 @@ def repeat_blocks(blocks: Sequence[Block]) -> Iterator[tuple[str, float]]:
             now_us, id_shift = end_us, id_shift + ID_SHIFT
 
 
-def write_trace(out: IO[str], blocks: Sequence[Block], megabytes: float) -> tuple[int, int]:
+def write_trace(out: IO[str], blocks: Sequence[Block], megabytes: float, place: Place = ALONE) -> tuple[int, int]:
     """Write events until they fill `megabytes`; returns (characters of events, number of events)."""
     target, num_written, num_events, end_us = int(megabytes * 1e6), 0, 0, FIRST_START_US
-    out.write(format_head(blocks[0].device_properties))
+    out.write(format_head(blocks[0].device_properties, place))
     if target > 0:
         for text, end_us in repeat_blocks(blocks):  # noqa: B007  the last block's end is written below
             out.write(text)
@@ -193,12 +206,12 @@ def find_sources(recipe: Recipe, traces: Path) -> list[Path]:
     return found
 
 
-def make_input(path: Path, sources: Sequence[Path], megabytes: float) -> None:
+def make_input(path: Path, sources: Sequence[Path], megabytes: float, place: Place = ALONE) -> None:
     """Make one input at `path` and print its size."""
     path.parent.mkdir(parents=True, exist_ok=True)
     blocks = [read_block(source) for source in sources]
     with open_output(path) as out:
-        num_written, num_events = write_trace(out, blocks, megabytes)
+        num_written, num_events = write_trace(out, blocks, megabytes, place)
     print(f"{path.name}: {num_written / 1e6:.0f} MB, {num_events} events", file=sys.stderr)
 
 

@@ -3,9 +3,9 @@
     python benchmarks/serving_points.py [serving_points.csv] [--peer PREDICTIONS.csv] [--write]
 
 The points are AIConfigurator's silicon sample; default: measured/serving_points.csv below the folder that
-STEPSCOPE_DATA names, or below `shared/data` beside the checkout. `--peer`: what `aiconfigurator_points.py` wrote, its predictions of
-some of the very same points. `--write` also writes benchmarks/results/serving_points.md. Exit 1 where a target is
-missed.
+STEPSCOPE_DATA names, or below `shared/data` beside the checkout. `--peer`: what `aiconfigurator_points.py` wrote, its
+predictions of some of the very same points. `--write` also writes benchmarks/results/serving_points.md. Exit 1 where a
+target is missed.
 """
 
 from __future__ import annotations
@@ -199,9 +199,9 @@ def report(path: Path, peer_path: Path | None) -> tuple[list[str], bool]:
         "",
         f"{len(deployments)} of {len(everything)} deployments have {LEAST_POINTS} or more aggregated points, together",
         f"{len(errors):,}. Absolute relative errors in percent. A deployment is a model, system, engine and version,",
-        "precision and tp/pp/dp/moe plan. Leave one out: points of the same load leave together. Methods that saw other",
-        "points of the deployment stand beside methods that saw none: most of the difference is that. The sample is of",
-        "older engine versions than AIConfigurator's database, which costs its uncalibrated rows something.",
+        "precision and tp/pp/dp/moe plan. Leave one out: points of the same load leave together. Methods that saw",
+        "other points of the deployment stand beside methods that saw none: most of the difference is that. The sample",
+        "is of older engine versions than AIConfigurator's database, which costs its uncalibrated rows something.",
         "",
         *_head("method"),
         Errors(name="this model, leave one out", values=errors).row(),

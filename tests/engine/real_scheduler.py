@@ -13,12 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.simulate.random_load import Load, drafting_load, random_load
+from tests.simulate.random_load import Load, drafting_load, loading_load, random_load
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "simulate" / "schedules.json"
 DRAFTING_GOLDEN = ROOT / "tests" / "simulate" / "drafting_schedules.json"
-DRAFTING_SEEDS = {False: (0, 19, 40, 44), True: (0, 1, 34, 116)}
+LOADING_GOLDEN = ROOT / "tests" / "simulate" / "loading_schedules.json"
+DRAFTING_SEEDS = {False: (0, 19, 40, 44, 49, 156), True: (0, 1, 34, 49, 116, 242)}  # padded and cut rows among them
+LOADING_SEEDS = (1, 48, 75, 159)
 SEEDS = {
     (False, 1): (0, 40, 44, 53, 72),
     (True, 1): (9, 40, 44, 53, 56),
@@ -76,8 +78,17 @@ def drafting_loads() -> list[tuple[dict[str, Any], Load]]:
     return [(each, drafting_load(**each, is_small=True)) for each in drawn]
 
 
+def loading_loads() -> list[tuple[dict[str, Any], Load]]:
+    """What each was drawn by, and the workload."""
+    return [({"seed": seed, "is_async": False}, loading_load(seed, is_small=True)) for seed in LOADING_SEEDS]
+
+
 def write_golden(python: Path) -> None:
-    for path, loads in ((GOLDEN, golden_loads()), (DRAFTING_GOLDEN, drafting_loads())):
+    for path, loads in (
+        (GOLDEN, golden_loads()),
+        (DRAFTING_GOLDEN, drafting_loads()),
+        (LOADING_GOLDEN, loading_loads()),
+    ):
         with TemporaryDirectory() as folder:
             found = real_schedules([load for _, load in loads], python=python, folder=Path(folder))
         lines = [

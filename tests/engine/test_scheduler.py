@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.engine.real_scheduler import DRAFTING_GOLDEN, GOLDEN, ROOT, drafting_loads, golden_loads, real_schedules
+from tests.engine.real_scheduler import (
+    DRAFTING_GOLDEN,
+    GOLDEN,
+    LOADING_GOLDEN,
+    ROOT,
+    drafting_loads,
+    golden_loads,
+    loading_loads,
+    real_schedules,
+)
 from tests.simulate.random_load import (
     Load,
     Step,
@@ -134,7 +143,8 @@ def test_golden_schedules_are_the_engines(real: dict[str, Schedules]) -> None:
     assert [each["steps"] for each in golden] == [each["steps"] for each in real["golden"]]
 
 
-def test_golden_schedules_with_drafts_are_the_engines(tmp_path: Path) -> None:
-    golden = json.loads(DRAFTING_GOLDEN.read_text(encoding="utf-8"))
-    theirs = real_schedules([load for _, load in drafting_loads()], python=python(), folder=tmp_path)
-    assert [each["steps"] for each in golden] == [each["steps"] for each in theirs]
+def test_golden_schedules_with_drafts_and_loads_are_the_engines(tmp_path: Path) -> None:
+    golden = [json.loads(path.read_text(encoding="utf-8")) for path in (DRAFTING_GOLDEN, LOADING_GOLDEN)]
+    loads = [load for _, load in (*drafting_loads(), *loading_loads())]
+    theirs = real_schedules(loads, python=python(), folder=tmp_path)
+    assert [each["steps"] for each in (*golden[0], *golden[1])] == [each["steps"] for each in theirs]

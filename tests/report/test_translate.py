@@ -55,7 +55,7 @@ MAKES_MESSAGES = "from stepscope.messages import"
 # a call of one of these shows its first argument, if not here then by way of a message
 SHOWN_FIRST = ("say", "Message", "_refuse", "t", "tr")
 # functions whose results are the values of a sentence
-WORDED = (("answers/paths.py", "_on"), ("steps/ranks.py", "find_skew"))
+WORDED = (("answers/paths.py", "_on"), ("steps/ranks.py", "find_skew"), ("steps/ranks.py", "_why_unmatched"))
 
 
 def _strings(node: ast.expr) -> Iterator[str]:

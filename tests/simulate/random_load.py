@@ -90,7 +90,8 @@ def _prompt(draw: Draw, longest: int, prefixes: list[Text], before: list[Request
     return draw.fresh(draw.up_to(1, longest)), None
 
 
-def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list[Request]:
+def random_requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> tuple[Request, ...]:
+    """Their `arrival_s` counts schedule calls."""
     prefixes = [draw.fresh(draw.up_to(1, longest)) for _ in range(draw.up_to(1, 4))]
     made: list[Request] = []
     step = 0
@@ -111,7 +112,7 @@ def _requests(draw: Draw, longest: int, count: int, *, is_stopped: bool) -> list
             )
         )
         step += draw.of([0, 0, 0, 1, 2, 5, 30])
-    return made
+    return tuple(made)
 
 
 def random_load(seed: int, *, is_async: bool, is_small: bool = False, num_stages: int = 1) -> Load:
@@ -122,7 +123,7 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False, num_stages
     few = is_small or budget <= 64
     longest = draw.of([40, 300]) if few else draw.of([40, 300, 3000])
     count = draw.up_to(3, 8 if is_small else 12 if few else 60)
-    requests = _requests(draw, longest, count, is_stopped=draw.is_below(0.2))
+    requests = random_requests(draw, longest, count, is_stopped=draw.is_below(0.2))
     model_len = MODEL_LEN
     if draw.is_below(0.1):  # some requests are cut off by the model's limit
         model_len = max(request.prompt_len for request in requests) + draw.up_to(2, 20)
@@ -142,7 +143,7 @@ def random_load(seed: int, *, is_async: bool, is_small: bool = False, num_stages
         async_scheduling=is_async,
         pipeline_parallel_size=num_stages,
     )
-    return Load(rules=rules, requests=tuple(requests))
+    return Load(rules=rules, requests=requests)
 
 
 def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
@@ -157,7 +158,8 @@ def drafting_load(seed: int, *, is_async: bool, is_small: bool = False) -> Load:
         disable_eagle_block_drop=draw.is_below(0.2),
         acceptance=Acceptance.from_chances(chances, seed=seed),
     )
-    rules = replace(load.rules, num_speculative_tokens=count, drafts=drafts)
+    budget = max(load.rules.max_num_batched_tokens, 1 + count + drafts.num_budget_slots(count))
+    rules = replace(load.rules, max_num_batched_tokens=budget, num_speculative_tokens=count, drafts=drafts)
     before, needed = (max(each.num_blocks_needed(told) for told in load.requests) for each in (load.rules, rules))
     return replace(load, rules=replace(rules, num_blocks=load.rules.num_blocks + needed - before))
 

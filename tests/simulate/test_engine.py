@@ -201,9 +201,10 @@ def test_the_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> Non
     for example in examples:  # each goes on from the one before
         exec(example, names)
     printed = capsys.readouterr().out
-    assert len(examples) == 2
     assert "Spread(count=200," in printed
-    assert printed.splitlines()[-1] == "3 1 227"
+    assert "3 1 227" in printed.splitlines()
+    lines = [line for line in printed.splitlines() if "Spread(count=200," in line]
+    assert lines[0] == lines[1]  # steps and TTFT, by the engine and by the event loop
 
 
 def test_an_empty_workload_takes_no_time() -> None:

@@ -75,6 +75,18 @@ def test_a_full_tier_drops_the_least_recently_used_to_the_next_one() -> None:
     assert found.loaded["remote"] == 256
 
 
+def test_what_was_used_last_stays_in_a_full_tier() -> None:
+    asked = (
+        *THRASH,
+        request("c", 257, 2, at=3.0, source=3),
+        request("a3", 257, 2, at=4.0, source=1),
+        request("b2", 257, 2, at=5.0, source=2),
+    )
+    found = sources(simulate(asked, tiered(replace(HOST, num_blocks=32), rule="always"), step_s, ALL))
+    assert found["a3"].reused == 256  # a was used again after b: c pushed out b
+    assert found["b2"].reused == 0
+
+
 def test_nearer_tiers_go_first() -> None:
     found = sources(simulate(THRASH, tiered(HOST, REMOTE, rule="always"), step_s, ALL))["a2"]
     assert set(found.loaded) == {"host"}

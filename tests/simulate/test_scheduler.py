@@ -14,10 +14,11 @@ from stepscope.errors import BadInput
 from stepscope.simulate.policy import StepPlan
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scheduler import Scheduler, SchedulerRules
-from tests.simulate.random_load import Load, Step, drafting_load, random_load, run_schedule
+from tests.simulate.random_load import Load, Step, drafting_load, loading_load, random_load, run_schedule
 
 GOLDEN = json.loads((Path(__file__).parent / "schedules.json").read_text(encoding="utf-8"))
 DRAFTING = json.loads((Path(__file__).parent / "drafting_schedules.json").read_text(encoding="utf-8"))
+LOADING = json.loads((Path(__file__).parent / "loading_schedules.json").read_text(encoding="utf-8"))
 RULES = SchedulerRules(max_num_batched_tokens=64, max_num_seqs=4, max_model_len=512, num_blocks=101)
 
 
@@ -43,6 +44,11 @@ def test_same_schedule_as_recorded_from_the_engines_scheduler(golden: dict[str, 
 def test_same_schedule_with_drafts_as_recorded_from_the_engines_scheduler(golden: dict[str, Any]) -> None:
     load = drafting_load(golden["seed"], is_async=golden["is_async"], is_small=True)
     assert run_schedule(load) == golden["steps"]
+
+
+@pytest.mark.parametrize("golden", LOADING, ids=lambda golden: str(golden["seed"]))
+def test_same_schedule_while_kv_is_loaded_as_recorded_from_the_engines_scheduler(golden: dict[str, Any]) -> None:
+    assert run_schedule(loading_load(golden["seed"], is_small=True)) == golden["steps"]
 
 
 def test_golden_schedules_hold_what_is_hard() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.answers.presence import note_ranks
 from stepscope.budget.breakdown import RankBudget, compute_budget
 from stepscope.budget.catalog import load_catalog
 from stepscope.budget.signals import Signal, find_signals
@@ -77,12 +78,13 @@ def explain(trace: Trace | str | Path, *, catalog: Catalog | None = None, device
     workers = [(store, table) for store, table in tables if _is_worker(store, table)]
     others = tuple(store for store, table in tables if not _is_worker(store, table))
     ranks = tuple(_account_rank(store, table, others, catalog) for store, table in workers)
-    collectives = [_collectives(rank) for rank in ranks]
+    skew = find_skew([rank.store for rank in ranks], [_collectives(rank) for rank in ranks])
+    noted = note_ranks([rank.store for rank in ranks], skew)
     return Account(
         source=trace.source,
-        ranks=ranks,
+        ranks=tuple(replace(rank, store=store) for rank, store in zip(ranks, noted, strict=True)),
         others=others,
-        skew=find_skew([rank.store for rank in ranks], collectives),
+        skew=skew,
     )
 
 

@@ -15,6 +15,7 @@ from stepscope.answers.counters import ask_counters
 from stepscope.answers.overlap import overlap_sentences
 from stepscope.answers.prefill import chunk_sizes, prefix_hits
 from stepscope.answers.scaling_question import ask_scaling
+from stepscope.answers.skew import skew_sentences
 from stepscope.budget.reason import STACKS
 from stepscope.evidence import Refusal
 from stepscope.messages import Message, say
@@ -229,7 +230,7 @@ def _communication(account: Account) -> tuple[list[Message], Grade, list[Refusal
             return [say("One rank, and no collective is recorded.")], "classified", []
     skew = account.skew
     if isinstance(skew, ArrivalSkew):
-        said.append(_skew_sentence(skew))
+        said += skew_sentences(account)
     else:
         refusals.append(_refuse(say("arrival skew apart from transfer ({reason})", reason=skew), recipes.ALL_RANKS))
     return said, "classified", refusals
@@ -243,26 +244,6 @@ def _exposed(rank: RankAccount, exposed_ns: int, hidden_ns: int) -> Message:
         "{rank}: exposed communication is {exposed} ({share}), {hidden} more is hidden behind compute.",
         hidden=show_ns(hidden_ns),
         **values,
-    )
-
-
-def _skew_sentence(skew: ArrivalSkew) -> Message:
-    if not skew.is_evidence:
-        return say(
-            "Over {count} matched collectives no arrival skew stands out: at most {largest}, and the ends agree within "
-            "{residual}.",
-            count=skew.num_instances,
-            largest=show_ns(skew.largest_skew_ns),
-            residual=show_ns(skew.residual_ns),
-        )
-    return say(
-        "Over {count} matched collectives (ends agree within {residual}) the others wait for: {awaited}; the largest "
-        "single wait, {largest}, is for rank {rank}. Up to the last arrival a collective is waiting, not transfer.",
-        count=skew.num_instances,
-        residual=show_ns(skew.residual_ns),
-        awaited=", ".join(f"rank {rank} {show_ns(ns)}" for rank, ns in sorted(skew.awaited_ns.items())),
-        largest=show_ns(skew.largest_skew_ns),
-        rank=skew.largest_late_rank,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stepscope.answers.dependencies import find_dependencies
 from stepscope.answers.walk import NOTHING_CHANGED, Changes, Walk
 from stepscope.errors import BadInput
+from stepscope.steps.ranks import ArrivalSkew
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +86,7 @@ def retime(capture: Account, changes: Changes) -> Retiming:
     ranks: list[Retimed] = []
     for group in [list(places)] if apart is None else [[place] for place in places]:
         members, own = [capture.ranks[place] for place in group], [graphs[place] for place in group]
-        shifts = [member.store.origin.base_time_ns or 0 for member in members] if len(group) > 1 else [0]
+        shifts = _clocks(capture, members) if len(group) > 1 else [0]
         before, after = Walk(own, shifts, NOTHING_CHANGED), Walk(own, shifts, changes)
         ranks += [_retimed(member, place, before, after) for place, member in enumerate(members)]
     return Retiming(ranks=tuple(ranks), apart=apart)
@@ -108,13 +109,19 @@ def _check_names(capture: Account, graphs: Sequence[Dependencies], changes: Chan
             raise BadInput(f"{capture.source}: no work with '{text}' in its name. See `stepscope query` on kernels.")
 
 
+def _clocks(capture: Account, ranks: Sequence[RankAccount]) -> list[int]:
+    """What to add to each rank's times, up to what all have in common: its wall clock less how far that is off."""
+    offsets = capture.skew.offset_ns if isinstance(capture.skew, ArrivalSkew) else {}
+    return [(rank.store.origin.base_time_ns or 0) - offsets.get(rank.rank or 0, 0) for rank in ranks]
+
+
 def _why_apart(capture: Account, graphs: Sequence[Dependencies]) -> str | None:
     """Why the ranks' collectives cannot be laid side by side."""
     if len(graphs) < 2:
         return None
     if isinstance(capture.skew, str):
         return f"each rank is retimed alone: {capture.skew}"
-    if len({len(graph.collectives) for graph in graphs}) > 1:
+    if capture.skew.left_out or len({len(graph.collectives) for graph in graphs}) > 1:
         return "each rank is retimed alone: their spans hold different numbers of collectives"
     return None
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.cost.calibration import Calibration
-    from stepscope.simulate.engine import CostFunction, Simulation
     from stepscope.simulate.policy import Rules
     from stepscope.simulate.request import Request
+    from stepscope.simulate.simulation import Simulation
+    from stepscope.simulate.step_time import CostFunction
 
 _Z90 = 1.645  # normal deviate of an interval of 90 %
 

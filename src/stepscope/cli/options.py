@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stepscope.answers.account import Account, explain
+from stepscope.answers.part import Part, open_part
 from stepscope.budget.catalog import load_catalog
 from stepscope.errors import BadInput
+from stepscope.readers.concurrency import Concurrency
 from stepscope.readers.registry import find_files, open_trace
 from stepscope.store.run import is_run
 from stepscope.store.trace import Trace
@@ -42,6 +45,7 @@ class Format(StrEnum):
     md = "md"
 
 
+AS_MANY_AS_PAY = Concurrency(workers=None)
 FORMAT_HELP = "How to write it; without it, as --output ends, else text"
 
 
@@ -64,6 +68,36 @@ Device = Annotated[
 Language = Annotated[str, typer.Option("--lang", help="The report's language: en or zh.", metavar="LANG")]
 
 
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Processes that read files; else as many as pay.")
+]
+OnRay = Annotated[bool, typer.Option("--ray", help="Read the files on a Ray cluster (pip install 'stepscope[ray]').")]
+MemoryLimit = Annotated[
+    str | None, typer.Option("--memory-limit", help="For all reading processes together: 4GiB, 800MB.", metavar="SIZE")
+]
+PartSteps = Annotated[
+    str | None, typer.Option("--steps", help="These steps alone, the rest is not held: 3 or 3:7.", metavar="A:B")
+]
+PartTime = Annotated[
+    str | None, typer.Option("--time", help="This time alone, from each rank's first event: 1s:2s.", metavar="A:B")
+]
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?$", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """An amount of memory: 4GiB, 800MB, 512M.
+
+    Raises:
+        BadInput: it is none.
+    """
+    match = _SIZE.match(text.strip())
+    if not match or not float(match[1]):
+        raise BadInput(f"--memory-limit {text!r} is no amount of memory. Write a number with a unit: 4GiB, 800MB.")
+    unit = (match[2] or "").lower()
+    power = "kmgt".index(unit[0]) + 1 if unit else 0
+    return int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** power)
+
+
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr while reading, on a terminal only."""
@@ -77,18 +111,37 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda size: progress.update(task, advance=size)
 
 
-def read_trace(source: str) -> Trace:
-    """Open a trace or a run, with a bar where it takes long."""
-    if is_run(Path(source).expanduser()):
-        return open_trace(source)
-    total = sum(path.stat().st_size for path in find_files(source))
-    with _progress(total) as on_progress:
-        return open_trace(source, on_progress=on_progress)
+def read_trace(source: str, concurrency: Concurrency = AS_MANY_AS_PAY, part: Part | None = None) -> Trace:
+    """Open a trace or a run, or a part of it, with a bar where it takes long."""
+    is_folder = is_run(Path(source).expanduser())
+    total = 0 if is_folder else sum(path.stat().st_size for path in find_files(source))
+    with _progress(total) if total else nullcontext() as on_progress:
+        if part is not None:
+            return open_part(source, part, on_progress=on_progress, concurrency=concurrency)
+        return open_trace(source, on_progress=on_progress, concurrency=concurrency)
 
 
-def read_account(source: str, catalog: list[Path] | None, device: str | None = None) -> Account:
-    """Read and account for a capture."""
-    return explain(read_trace(source), catalog=load_catalog(catalog or ()), device=device)
+def read_account(
+    source: str,
+    catalog: list[Path] | None,
+    device: str | None = None,
+    concurrency: Concurrency = AS_MANY_AS_PAY,
+    part: Part | None = None,
+) -> Account:
+    """Read and account for a capture, or a part of it."""
+    trace = read_trace(source, concurrency, part)
+    return explain(trace, catalog=load_catalog(catalog or ()), device=device)
+
+
+def choose_concurrency(workers: int | None, ray: bool, memory_limit: str | None) -> Concurrency:
+    """How files are read."""
+    limit = None if memory_limit is None else parse_bytes(memory_limit)
+    return Concurrency(workers=workers, ray=ray, memory_limit_bytes=limit)
+
+
+def wanted_part(steps: str | None, time: str | None) -> Part | None:
+    """The part that is asked for; None: all of it."""
+    return None if steps is None and time is None else Part(steps=steps, time=time)
 
 
 def write_result(text: str, output: Path | None) -> None:

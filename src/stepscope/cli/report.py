@@ -26,11 +26,18 @@ from stepscope.cli.options import (
     Device,
     Format,
     Language,
+    MemoryLimit,
+    OnRay,
     Output,
+    PartSteps,
+    PartTime,
     ReportFormat,
     TracePath,
+    Workers,
     as_output_ends,
+    choose_concurrency,
     read_account,
+    wanted_part,
     write_result,
 )
 from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet, write_rows
@@ -83,9 +90,15 @@ def explain(
     steps_log: StepLogFolder = None,
     client: ClientFiles = None,
     experts: ExpertFiles = None,
+    steps_: PartSteps = None,
+    time: PartTime = None,
+    workers: Workers = None,
+    ray: OnRay = False,
+    memory_limit: MemoryLimit = None,
 ) -> None:
     """Say where the time of a recorded run went (csv: budget table)."""
-    account = read_account(trace, catalog, device)
+    concurrency = choose_concurrency(workers, ray, memory_limit)
+    account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
     document = to_document(account)
     paths = to_paths(log, metrics, steps_log, client, experts)
     joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None

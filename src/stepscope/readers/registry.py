@@ -9,15 +9,18 @@ asked first.
 from __future__ import annotations
 
 import glob
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from isal import isal_zlib
 
 from stepscope.errors import AmbiguousInput, BadInput, UnreadableTrace
+from stepscope.pool import map_tasks
 from stepscope.readers import inflate
 from stepscope.readers.ascend import reader as ascend
+from stepscope.readers.concurrency import ONE_AT_A_TIME, Concurrency
 from stepscope.readers.kineto import reader as kineto
 from stepscope.readers.ncu import join as counters
 from stepscope.readers.ncu import page as ncu
@@ -27,7 +30,9 @@ from stepscope.store.run import is_run, open_run
 from stepscope.store.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stepscope.store.selection import Selection
 
 _HEAD_BYTES = 4096
 _ENDINGS = (".json", ".json.gz", ".sqlite")
@@ -46,6 +51,20 @@ class Reader(Protocol):
     def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore | Sequence[EventStore]:
         """Read one file: a store, or one for each process that it holds."""
 
+
+class TwoPassReader(Protocol):
+    """What a reader module offers besides, where its files are large: what steps are found by, then a part alone."""
+
+    @staticmethod
+    def read_landmarks(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore:
+        """What steps and their windows are found by."""
+
+    @staticmethod
+    def read_part(path: Path, selection: Selection, on_progress: Callable[[int], None] | None = None) -> EventStore:
+        """The chosen part."""
+
+
+ReadOne: TypeAlias = "Callable[[Path], Sequence[EventStore]]"
 
 # nsys takes any SQLite database: readers of other ones stand before it
 READERS: tuple[Reader, ...] = (ascend, kineto, nsys)  # type: ignore[assignment]  # a module is the reader
@@ -116,8 +135,16 @@ def choose_reader(path: Path) -> Reader:
     raise UnreadableTrace(str(path), "this is no format that a reader knows", f"Known readers: {known}")
 
 
-def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None = None) -> Trace:
+def open_trace(
+    source: str | Path,
+    *,
+    on_progress: Callable[[int], None] | None = None,
+    concurrency: Concurrency = ONE_AT_A_TIME,
+    read_one: ReadOne | None = None,
+) -> Trace:
     """Read a file, a directory (all ranks), a glob or a Run folder; `on_progress` gets the file bytes just read.
+
+    Several files are read one a task by `concurrency`; `read_one` reads each, in place of `read_file`.
 
     Raises:
         BadInput: there is nothing to read.
@@ -126,7 +153,7 @@ def open_trace(source: str | Path, *, on_progress: Callable[[int], None] | None 
     """
     if is_run(Path(source).expanduser()):
         return Trace(source=str(source), stores=open_run(Path(source).expanduser()))
-    stores = [store for path in find_files(source) for store in _read(path, on_progress)]
+    stores = _read_files(find_files(source), on_progress, concurrency, read_one)
     _refuse_duplicates(str(source), stores)
     _refuse_several_exports(str(source), stores)
     stores.sort(key=lambda store: (store.rank is None, store.rank or 0, store.origin.path))
@@ -141,12 +168,48 @@ def _with_counters(source: Path, stores: list[EventStore]) -> list[EventStore]:
     return stores
 
 
-def _read(path: Path, on_progress: Callable[[int], None] | None) -> Sequence[EventStore]:
-    try:
+def _read_files(
+    paths: Sequence[Path],
+    on_progress: Callable[[int], None] | None,
+    concurrency: Concurrency,
+    read_one: ReadOne | None,
+) -> list[EventStore]:
+    workers = concurrency.count_workers(paths)
+    if workers == 1 and read_one is None and not concurrency.ray:
+        return [store for path in paths for store in read_file(path, on_progress)]
+    stores: list[EventStore] = []
+    found = map_tasks(read_one or read_file, paths, workers=workers, ray=concurrency.ray)
+    for path, own in zip(paths, found, strict=True):
+        stores += own
+        if on_progress is not None and path.is_file():
+            on_progress(path.stat().st_size)
+    return stores
+
+
+def read_file(path: Path, on_progress: Callable[[int], None] | None = None) -> Sequence[EventStore]:
+    """The stores of one file, by the reader that knows it.
+
+    Raises:
+        UnreadableTrace: none does, or it cannot be read.
+    """
+    with _said_of(path):
         found = choose_reader(path).read(path, on_progress)
         return (found,) if isinstance(found, EventStore) else found
+
+
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UnreadableTrace(str(path), f"it cannot be read ({error.strerror})", "Check its permissions") from error
+
+
+def read_in_two(path: Path) -> TwoPassReader | None:
+    """The reader of a file, if it can read a part without holding the rest."""
+    with _said_of(path):
+        reader = choose_reader(path)
+    return cast("TwoPassReader", reader) if hasattr(reader, "read_part") else None
 
 
 def _refuse_several_exports(source: str, stores: list[EventStore]) -> None:

@@ -5,10 +5,12 @@ Text, Markdown and CSV only format it. Unknown and withheld numbers are None; `q
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import stepscope
 from stepscope.answers.findings import find_findings
+from stepscope.answers.lateness import explain_lateness, skew_by_step, total_balance_ns
 from stepscope.answers.questions import answer_questions
 from stepscope.evidence import GRADES
 from stepscope.report.details import step_families, step_kernels
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.findings import Finding
+    from stepscope.answers.lateness import Lateness
     from stepscope.answers.questions import Answer
     from stepscope.evidence import Grade
     from stepscope.messages import Message
@@ -181,9 +184,28 @@ def _skew(account: Account) -> dict[str, Any]:
         "collectives": skew.num_instances,
         "residual_ns": skew.residual_ns,
         "largest_ns": skew.largest_skew_ns,
+        "residual_p95_ns": skew.residual_p95_ns,
+        "method": skew.method,
+        "offset_ns": {str(rank): ns for rank, ns in skew.offset_ns.items()},
+        "drift_ppm": {str(rank): ppm for rank, ppm in skew.drift_ppm.items()},
         "awaited_ns": {str(rank): ns for rank, ns in skew.awaited_ns.items()},
+        "transfer_ns": int(skew.instances.transfer_ns.sum()),
+        "balance_ns": total_balance_ns(skew),
+        "late": [_late(late) for late in explain_lateness(account)],
+        "steps": [asdict(step) for step in skew_by_step(account)],
         "is_evidence": skew.is_evidence,
         "grade": "derived",
+    }
+
+
+def _late(late: Lateness) -> dict[str, Any]:
+    return {
+        "rank": late.rank,
+        "instances": late.num_instances,
+        "awaited_ns": late.awaited_ns,
+        "behind_ns": late.behind_ns,
+        "causes": [{"category": c, "family": f, "ns": ns} for (c, f), ns in late.causes],
+        "uninstrumented_ns": late.uninstrumented_ns,
     }
 
 

@@ -35,7 +35,9 @@ def check_workload(requests: Sequence[Request], rules: Rules) -> None:
         if request.after is not None and request.after not in after:
             raise BadInput(f"request {request.request_id!r} follows {request.after!r}, which is not in the workload.")
     ends: set[str] = set()
-    for name in after:
+    for name, leader in after.items():
+        if leader is None:
+            continue
         path: dict[str, None] = {}
         step: str | None = name
         while step is not None and step not in ends:

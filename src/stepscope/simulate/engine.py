@@ -3,23 +3,26 @@
 Synchronous: schedule, run, deliver, and the host's work between steps adds to each. Async: as the engine's core does,
 the next step is scheduled while one is in flight, so the host's work hides behind it and a request waits up to one step
 longer to get in. The clock counts ticks (`clock`), arrivals have a total order (`arrivals`). Stretches of equal decode
-steps need no scheduling (`stretch`); with `is_exact` every step is scheduled, to the same result.
+steps need no scheduling (`stretch`); where only requests' times are kept, all may go by the event loop (`compressed`);
+with `is_exact` every step is scheduled, to the same result.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.errors import InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.clock import to_ticks
+from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
 from stepscope.simulate.outcome import Outcome, StepSpan
 from stepscope.simulate.policy import TimedPolicy
 from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.simulation import Detail, Options, SimulatedRequest, SimulatedStep, Simulation
 from stepscope.simulate.stages import Pipeline, Stages, check_stages
-from stepscope.simulate.step_time import price
+from stepscope.simulate.step_time import StepTime, price
 from stepscope.simulate.stretch import find_stretch
 
 if TYPE_CHECKING:
@@ -43,9 +46,13 @@ def simulate(
     Raises:
         BadInput: the workload cannot run (before any step), or the cost of a step is no number of 0 or more.
     """
-    asked = tuple(requests)
+    asked, options = tuple(requests), options or Options()
     check_workload(asked, rules)
-    engine = Engine(asked, rules, cost, options or Options())
+    if isinstance(cost, StepTime) and options.steps == "none" and not (options.with_gaps or options.is_exact):
+        run = run_columns(Columns(asked), rules, cost, host=to_ticks(options.host_s), compiled=options.compiled)
+        if isinstance(run, CompressedRun):
+            return run.to_simulation(asked)
+    engine = Engine(asked, rules, cost, options)
     engine.run()
     return engine.result()
 
@@ -70,6 +77,7 @@ class Engine:
         self.cost = cost
         self.options = options
         self.host = to_ticks(options.host_s)
+        self.with_rows = options.steps == "rows" or (isinstance(cost, StepTime) and cost.needs_rows)
         self.depth = len(stages.shares) + (1 if rules.async_scheduling else 0)
         self.device = Pipeline(stages)
         self.now = 0
@@ -121,7 +129,7 @@ class Engine:
         """Give a step to the device; when it ends."""
         if not plan.rows:
             return self.now
-        return self._advance(plan.to_shape(with_rows=self.options.steps == "rows"), plan)
+        return self._advance(plan.to_shape(with_rows=self.with_rows), plan)
 
     def _advance(self, shape: BatchShape, plan: StepPlan | None) -> int:
         start, end = self.device.run(self.now + self.host, price(self.cost, shape))
@@ -129,7 +137,8 @@ class Engine:
         self.outcome.num_tokens += shape.num_scheduled_tokens or 0
         if self.options.steps != "none":
             span = StepSpan(start=start, end=end)
-            self.outcome.add_step(shape, span, self.scheduler, len(plan.preempted) if plan else 0)
+            kept = shape if self.options.steps == "rows" else replace(shape, rows=None)
+            self.outcome.add_step(kept, span, self.scheduler, len(plan.preempted) if plan else 0)
         return end
 
     def _deliver(self, plan: StepPlan) -> None:

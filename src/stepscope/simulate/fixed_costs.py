@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.cost.calibration import bend_of
+from stepscope.errors import BadInput
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.step_time import PrefillTicks, StepTime
+from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,8 @@ def with_fixed(step_time: StepTime, fixed: Mapping[str, float]) -> StepTime:
         added = added + per_token * np.clip(tokens - start, 0, max(end - start, 0))
     per = step_time.prefill
     grid = step_time.decode
-    assert grid is not None
+    if not (isinstance(per, PrefillTicks) and isinstance(grid, DecodeGrid)):
+        raise BadInput("fixed costs are added to straight terms and a grid, not to bins. Tabulate the model again.")
     return StepTime(
         by_tokens=tuple(old + round(float(new)) for old, new in zip(step_time.by_tokens, added, strict=True)),
         decode=replace(

@@ -25,6 +25,7 @@ class Options:
         host_s: host work per step: between steps, or in async scheduling beside the step in flight.
         is_exact: schedule every single step.
         dp_sync_interval: of several ranks: steps between the looks at whether all are idle, vLLM 0.32's default.
+        compiled: where nothing but requests' times is kept, run compiled (extra `fast`); None: where it pays.
     """
 
     steps: Detail = "sums"
@@ -32,6 +33,7 @@ class Options:
     host_s: float = 0.0
     is_exact: bool = False
     dp_sync_interval: int = 16
+    compiled: bool | None = None
 
     def __post_init__(self) -> None:
         to_ticks(self.host_s, "host_s")

@@ -236,10 +236,11 @@ class Drafts:
                 f"num_speculative_tokens is {asked} and acceptance is known of {known} drafts: give "
                 "drafts=Drafts(acceptance=...) with a rate for each."
             )
-        if max_num_batched_tokens <= self.num_budget_slots(asked):
+        least = 1 + asked + self.num_budget_slots(asked)
+        if max_num_batched_tokens < least:
             raise BadInput(
-                f"max_num_batched_tokens {max_num_batched_tokens} leaves no token beside the drafter's "
-                f"{self.num_budget_slots(asked)} slots a row, and the engine refuses it. Raise it."
+                f"max_num_batched_tokens {max_num_batched_tokens} does not hold one row with its drafts and the "
+                f"drafter's slots: the engine may wait for ever for an admission of that length. Give {least} or more."
             )
         if 0 < long_prefill_token_threshold <= asked:
             raise BadInput(

@@ -187,6 +187,25 @@ HEALTH_CODES: dict[str, HealthCode] = {
         meaning="counters of launches that no kernel of the trace was found for",
         remedy="Profile the same steps in both runs.",
     ),
+    # a part of a capture; several ranks
+    "outside_selection": HealthCode(
+        severity="info", meaning="events outside the steps or the time that were asked for; not kept", remedy=_NOTHING
+    ),
+    "ranks_missing": HealthCode(
+        severity="doubt",
+        meaning="the engine has more ranks than are here: who waits for whom is known of these alone",
+        remedy="Pass the directory that holds every rank.",
+    ),
+    "rank_cut": HealthCode(
+        severity="doubt",
+        meaning="the rank's capture begins later or ends sooner than the others': collectives that only they hold",
+        remedy="Start and stop the profiler of all ranks together.",
+    ),
+    "rank_not_placed": HealthCode(
+        severity="doubt",
+        meaning="the rank's collectives fit nowhere among the others': it is on no common clock",
+        remedy="Start and stop the profiler of all ranks together.",
+    ),
     # correlation
     "missing_correlation": HealthCode(
         severity="doubt",

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from stepscope.store.schema import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from stepscope.intervals import Int64
     from stepscope.readers.kineto.event import Event, ExactEvent
     from stepscope.readers.kineto.text import Batch, Float64
@@ -74,6 +76,7 @@ _GET_TRACK = attrgetter("pid", "tid")
 
 
 _Key = TypeVar("_Key")
+Keep: TypeAlias = "Callable[[Events, Sequence[str]], Mask]"  # events and the names so far -> which to keep
 
 
 class _Interner(dict[_Key, int]):
@@ -92,6 +95,8 @@ class _Kinds(dict[str, int]):
         return kind
 
 
+COLUMNS = ("start_ns", "duration_ns", "name_id", "kind", "track_id", "correlation_id")
+
 # a start or duration that is not there; no capture lasts 292 years
 MISSING_NS = int(np.iinfo(np.int64).min)
 # unsigned 64-bit nanoseconds that wrapped below zero show as about 1.8e19; no clock reads this much
@@ -100,9 +105,11 @@ FAR_NS = 2**61
 
 @dataclass(slots=True)
 class Columns:
-    """Column pieces, one per batch."""
+    """Column pieces, one per batch; where `keep` is given, only of the events that it keeps or that have no time."""
 
     health: HealthLog
+    keep: Keep | None = None
+    num_outside: int = 0
     names: _Interner[str] = field(default_factory=_Interner)
     threads: _Interner[tuple[object, object]] = field(default_factory=_Interner)
     labels: dict[tuple[object, object], str] = field(default_factory=dict)
@@ -125,21 +132,31 @@ class Columns:
         kind = np.fromiter(map(self.kinds.__getitem__, map(_GET_CATEGORY, events)), np.int8, count)
         track = np.fromiter(map(self.threads.__getitem__, map(_GET_TRACK, events)), np.int32, count)
         self._count_unknown(events, kind)
-        self.pieces["kind"].append(kind)
-        self.pieces["track_id"].append(2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE))
-        self.pieces["name_id"].append(np.fromiter(map(self.names.__getitem__, map(_GET_NAME, events)), np.int32, count))
-        self._add_times(events, start_us)
-        self.pieces["correlation_id"].append(_correlations(events, kind))
+        start, duration = self._times(events, start_us)
+        piece = Events(
+            start_ns=start,
+            duration_ns=duration,
+            name_id=np.fromiter(map(self.names.__getitem__, map(_GET_NAME, events)), np.int32, count),
+            kind=kind,
+            track_id=2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE),
+            correlation_id=_correlations(events, kind),
+        )
+        piece = piece if self.keep is None else self._kept(piece, self.keep)
+        for column in COLUMNS:
+            self.pieces[column].append(getattr(piece, column))
 
-    def _add_times(self, events: list[Event] | list[ExactEvent], start_us: Float64 | None) -> None:
+    def _kept(self, piece: Events, keep: Keep) -> Events:
+        kept = keep(piece, list(self.names)) | missing(piece.start_ns) | missing(piece.duration_ns)
+        self.num_outside += int((~kept).sum())
+        return piece.take(kept)
+
+    def _times(self, events: list[Event] | list[ExactEvent], start_us: Float64 | None) -> tuple[Int64, Int64]:
         if start_us is None:
             start = _exact_ns([bytes(event.ts) for event in events], self.health)  # type: ignore[arg-type]
             duration = _exact_ns([bytes(event.dur) for event in events], self.health)  # type: ignore[arg-type]
-        else:
-            start = _rounded_ns(start_us)
-            duration = _rounded_ns(np.fromiter(map(_GET_DURATION, events), np.float64, len(events)))
-        self.pieces["start_ns"].append(start)
-        self.pieces["duration_ns"].append(duration)
+            return start, duration
+        duration = _rounded_ns(np.fromiter(map(_GET_DURATION, events), np.float64, len(events)))
+        return _rounded_ns(start_us), duration
 
     def _set_aside(self, events: list[Event] | list[ExactEvent], phases: Int8) -> None:
         for i in np.flatnonzero((phases == _BEGIN) | (phases == _END)).tolist():

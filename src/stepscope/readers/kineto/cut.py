@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import re
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.kineto.event import Event, ExactEvent
     from stepscope.store.events import EventStore
+    from stepscope.store.selection import Selection
 
 _SAFE_METADATA = frozenset(
     {
@@ -59,17 +59,6 @@ _REQUEST = re.compile(rb"\b(?:(?:cmpl|chatcmpl|req)-[\w-]{4,}|[0-9a-f]{8}(?:-?[0
 _MARKER = re.compile(rb'(?<=[ ,=])[^:\s,"=]+(?=:\d+:\d+:\d+:[cg])')
 _HOST_KEY = re.compile(rb'("(?:host_?name|user_?name|Host|User)"\s*:\s*)"[^"]*"')
 _TELLING = re.compile(r"[\w.-]*[\d.-][\w.-]*")  # a host name that is no plain word of a trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What to keep of one store: a host time range, the device work (start, correlation), and launches to leave out."""
-
-    start_ns: int
-    end_ns: int
-    device: frozenset[tuple[int, int]]
-    foreign_ids: frozenset[int]
-    other_steps: frozenset[tuple[int, str]]  # (start, name) of annotations of steps that are not kept
 
 
 def write_cut(store: EventStore, selection: Selection, output: Path, *, redact: bool) -> int:

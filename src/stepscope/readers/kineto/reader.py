@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,19 @@ from stepscope.readers.kineto.text import Document
 from stepscope.store.doubts import find_doubts
 from stepscope.store.events import EventCounts, Events, EventStore, Origin, order_events
 from stepscope.store.health import HealthLog
-from stepscope.store.schema import LAST_DEVICE_KIND
+from stepscope.store.schema import FRAME, LAST_DEVICE_KIND
+from stepscope.store.selection import OUTSIDE, used_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from stepscope.readers.kineto.columns import Keep
     from stepscope.store.events import Mask
+    from stepscope.store.selection import Selection
 
 NAME = "kineto"
+# the functions that mark a step, or the end of its work, in `steps`
+_LANDMARK = re.compile(r"(?:execute_model|forward_batch_generation|sample_tokens)$")
 _ASCEND_PROCESS = "Ascend Hardware"
 _YEAR_NS = 366 * 24 * 3600 * 10**9
 # an object, or an array of objects (an INI file starts with a bracket too)
@@ -44,9 +49,40 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
         UnreadableTrace: it is empty, holds no list of events, or is the timeline view of an Ascend profile.
         AmbiguousInput: it holds several documents.
     """
+    return _read(path, on_progress, None)
+
+
+def read_landmarks(path: Path, on_progress: Callable[[int], None] | None = None) -> EventStore:
+    """What steps are found by: everything but Python functions, of which the engine's own few are kept."""
+    return _read(path, on_progress, Landmarks())
+
+
+def read_part(path: Path, selection: Selection, on_progress: Callable[[int], None] | None = None) -> EventStore:
+    """A part of one file; what stands outside it is let go while reading."""
+    return _read(path, on_progress, selection.keep, selection)
+
+
+@dataclass(slots=True)
+class Landmarks:
+    """Keeps what `steps` finds steps and windows by, and the first and the last event of each thread."""
+
+    is_meant: list[bool] = field(default_factory=list)
+
+    def __call__(self, e: Events, names: Sequence[str]) -> Mask:
+        """Which events to keep."""
+        self.is_meant += [bool(_LANDMARK.search(name)) for name in names[len(self.is_meant) :]]
+        kept: Mask = (e.kind != FRAME) | np.array(self.is_meant, bool)[e.name_id]
+        for rows in (np.argsort(e.start_ns), np.argsort(-e.end_ns)):
+            kept[rows[np.unique(e.track_id[rows], return_index=True)[1]]] = True
+        return kept
+
+
+def _read(
+    path: Path, on_progress: Callable[[int], None] | None, keep: Keep | None, selection: Selection | None = None
+) -> EventStore:
     health = HealthLog()
     document = Document(path=str(path), health=health)
-    columns = Columns(health=health)
+    columns = Columns(health=health, keep=keep)
     with _no_garbage_collection():
         for batch in document.batches(read_blocks(path, health, on_progress)):
             columns.add(batch)
@@ -59,9 +95,14 @@ def read(path: Path, on_progress: Callable[[int], None] | None = None) -> EventS
     events = _mend_times(events, health)
     if "truncated_file" in health.counts and len(events):
         health.details["truncated_file"] += f"; the last one ends at {int(events.end_ns.max())} ns"
+    names = [str(name) for name in columns.names]
+    if selection is not None:
+        kept = selection.keep(events, names)
+        health.add(OUTSIDE, count=columns.num_outside + int((~kept).sum()))
+        events, names = used_names(selection.clip(events.take(kept)), names)
     track_id, tracks = as_tracks(events.track_id, tracks)
     events = replace(events, track_id=track_id)
-    parts = order_events(events, [str(name) for name in columns.names], tracks)
+    parts = order_events(events, names, tracks)
     find_doubts(parts.events, parts.tracks, health)
     origin = _origin(path, document.metadata, health)
     return EventStore(
