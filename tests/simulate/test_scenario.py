@@ -86,6 +86,7 @@ def test_every_engine_option_can_be_set_by_name(name: str) -> None:
         "float": ("0.5", 0.5),
         "float | None": ("0.5", 0.5),
         "tuple[float, ...]": ("0.8/0.6", (0.8, 0.6)),
+        "str": ("sglang", "sglang"),
     }
     text, value = texts.get(str(EngineOptions.__dataclass_fields__[name].type), ("77", 77))
     changed = apply_setting(scenario, name, text)
@@ -166,6 +167,8 @@ def test_a_setting_is_written_with_an_equals_sign() -> None:
         ({"host_s": -1.0}, "host_s is -1.0"),
         ({"speculative_tokens": 3}, "3 speculative tokens with 0 acceptance rates"),
         ({"speculative_tokens": 3, "acceptance": (0.9, 0.8)}, "3 speculative tokens with 2"),
+        ({"policy": "orca"}, "one of vllm, sglang"),
+        ({"policy": "sglang", "speculative_tokens": 1, "acceptance": (0.9,)}, "are not simulated"),
         ({"prefill_engines": 1}, "1 prefill and 0 decode engines"),
         ({"prefill_engines": 1, "decode_engines": 1}, "whose size is a model's"),
     ],
@@ -193,8 +196,9 @@ def modelled(model: str = "qwen3-8b", *, plan: ParallelPlan | None = None, **eng
         (modelled(plan=ParallelPlan(pp=2)), 2),
         (modelled(prefill_engines=1, decode_engines=2), 3),
         (modelled(speculative_tokens=2, acceptance=(0.8, 0.5)), 1),
+        (modelled(policy="sglang", block_size=1, num_blocks=6400), 1),
     ],
-    ids=["lockstep", "replicas", "pipeline", "disaggregated", "speculation"],
+    ids=["lockstep", "replicas", "pipeline", "disaggregated", "speculation", "sglang"],
 )
 def test_every_layout_ends_every_request(scenario: Scenario, devices: int) -> None:
     outcome = run_scenario(scenario)

@@ -82,6 +82,7 @@ def simulate(
     cp: Annotated[int, Size] = 1,
     prefill_engines: Annotated[int, typer.Option(min=0, help="Engines that only prefill; with --decode-engines.")] = 0,
     decode_engines: Annotated[int, typer.Option(min=0, help="Engines that only decode; KV is sent to them.")] = 0,
+    policy: Annotated[str, typer.Option(help="Whose scheduler: vllm or sglang.")] = "vllm",
     speculative_tokens: Annotated[int, typer.Option(min=0, help="Drafts of a decode row in each step.")] = 0,
     acceptance: Annotated[
         str | None, typer.Option(help="Accepted share of each draft position, as 0.8/0.6, or one chance for all.")
@@ -128,6 +129,7 @@ def simulate(
         speculative_tokens=speculative_tokens,
         prefill_engines=prefill_engines,
         decode_engines=decode_engines,
+        policy=policy,
     )
     served = Served(model=model, hardware=hardware, deployment=deployment)
     fitted = None if calibration is None else read_calibration(calibration)

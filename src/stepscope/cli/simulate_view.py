@@ -52,7 +52,7 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "hardware": None if served is None else served.hardware,
         "plan": None if served is None else asdict(served.deployment.plan),
         "load": {"source": load, "requests": len(outcome.scenario.requests)},
-        "rules": asdict(outcome.rules) | {"host_s": costs.shown.host_s},
+        "rules": to_rules(outcome),
         "layout": {
             "prefill_engines": outcome.scenario.engine.prefill_engines,
             "decode_engines": outcome.scenario.engine.decode_engines,
@@ -74,6 +74,18 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "step_bound": find_step_bound(outcome),
         "compared": None,
         "figures": [asdict(figure) for figure in find_figures(outcome, limits)],
+    }
+
+
+def to_rules(outcome: Outcome) -> Document:
+    """The engine's options as they were used, by vLLM's names."""
+    engine = outcome.scenario.engine
+    drafts = getattr(outcome.rules, "drafts", None)
+    return asdict(engine) | {
+        "num_blocks": outcome.num_blocks,
+        "max_model_len": outcome.rules.max_model_len,
+        "host_s": outcome.costs.shown.host_s,
+        "drafting": drafts.method if engine.speculative_tokens and drafts is not None else None,
     }
 
 
@@ -164,11 +176,14 @@ def _layout_lines(document: Document) -> list[str]:
         )
     if layout["dummy_steps"]:
         lines.append(f"{layout['dummy_steps']:,} steps in which every rank ran a dummy")
-    if rules["num_speculative_tokens"]:
-        told = rules["drafts"]
-        rates = "/".join(f"{rate:g}" for rate in told["acceptance"]["rates"])
-        cost = "its passes are in the step times" if told["method"] == "mtp" else "drafting itself costs nothing here"
-        lines.append(f"{rules['num_speculative_tokens']} drafts a row, accepted {rates}; by {told['method']}: {cost}")
+    if rules["speculative_tokens"]:
+        rates = "/".join(f"{rate:g}" for rate in rules["acceptance"])
+        cost = (
+            "its passes are in the step times" if rules["drafting"] == "mtp" else "drafting itself costs nothing here"
+        )
+        lines.append(f"{rules['speculative_tokens']} drafts a row, accepted {rates}; by {rules['drafting']}: {cost}")
+    if rules["policy"] == "sglang":
+        lines.append("SGLang's policy: chunk is chunked_prefill_size, max_num_seqs max_running_requests")
     return lines
 
 

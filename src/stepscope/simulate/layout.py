@@ -18,12 +18,11 @@ from stepscope.simulate.engine import simulate
 from stepscope.simulate.lockstep import simulate_ranks
 from stepscope.simulate.pipeline import simulate_pipeline
 from stepscope.simulate.pool import EnginePool, simulate_replicas
-from stepscope.simulate.speculation import NO_DRAFTS, Acceptance, Drafts
 from stepscope.simulate.stages import Stages
 
 if TYPE_CHECKING:
+    from stepscope.simulate.policy import Rules
     from stepscope.simulate.scenario import EngineOptions, Scenario
-    from stepscope.simulate.scheduler import SchedulerRules
     from stepscope.simulate.simulation import Options, Simulation
     from stepscope.simulate.step_costs import Served
     from stepscope.simulate.step_time import StepTime
@@ -44,29 +43,10 @@ def check_layout(scenario: Scenario) -> None:
         names.append("prefill and decode engines")
         if served is None:
             raise BadInput("prefill and decode engines send KV, whose size is a model's: give --model and --hardware.")
+    if engine.policy == "sglang" and (engine.speculative_tokens or names not in ([], ["dp"])):
+        raise BadInput("with SGLang's policy, drafts, pipelines and engines apart are not simulated. Set them aside.")
     if len(names) > 1:
         raise BadInput(f"{' with '.join(names)} is not simulated together. Set one of them aside.")
-
-
-def find_drafts(engine: EngineOptions, served: Served | None) -> Drafts:
-    """Who drafts and what is accepted: the model's own draft where it has one, else one that costs nothing.
-
-    Raises:
-        BadInput: drafts without an acceptance, or as many rates as there are not drafts.
-    """
-    count, given = engine.speculative_tokens, engine.acceptance
-    if count < 0:
-        raise BadInput(f"speculative_tokens is {count}: give 0 or more.")
-    if not count:
-        return NO_DRAFTS
-    if len(given) not in {1, count}:
-        raise BadInput(
-            f"{count} speculative tokens with {len(given)} acceptance rates: give one for each (the engine's "
-            "per-position rates), or a single chance for all."
-        )
-    acceptance = Acceptance(rates=given) if len(given) == count else Acceptance.from_chances(given * count)
-    has_own = served is not None and read_model(served.model).draft is not None
-    return Drafts(acceptance=acceptance, method="mtp" if has_own else "ngram")
 
 
 def num_engines(engine: EngineOptions) -> int:
@@ -74,7 +54,7 @@ def num_engines(engine: EngineOptions) -> int:
     return max(engine.prefill_engines + engine.decode_engines, 1)
 
 
-def simulate_layout(scenario: Scenario, rules: SchedulerRules, step_time: StepTime, options: Options) -> Simulation:
+def simulate_layout(scenario: Scenario, rules: Rules, step_time: StepTime, options: Options) -> Simulation:
     """Run the scenario's requests on its layout."""
     engine, served = scenario.engine, scenario.served
     if engine.prefill_engines:

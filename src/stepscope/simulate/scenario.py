@@ -14,15 +14,16 @@ from stepscope.cost.hardware import load_hardware
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import read_model
 from stepscope.simulate.arrivals import check_workload
-from stepscope.simulate.layout import check_layout, find_drafts, num_engines, simulate_layout
+from stepscope.simulate.layout import check_layout, num_engines, simulate_layout
 from stepscope.simulate.memory import Memory, MemoryUse, plan_memory
 from stepscope.simulate.model_time import Reach
-from stepscope.simulate.scheduler import SchedulerRules
+from stepscope.simulate.rules import build_rules, most_tokens
 from stepscope.simulate.simulation import Options, Simulation
 from stepscope.simulate.step_costs import Served, StepCosts, TimedStep, make_costs
 
 if TYPE_CHECKING:
     from stepscope.cost.calibration import Calibration
+    from stepscope.simulate.policy import Rules
     from stepscope.simulate.request import Request
     from stepscope.simulate.simulation import Detail
 
@@ -35,7 +36,7 @@ class EngineOptions:
 
     None: `num_blocks` from the device's memory, `max_model_len` from the model or the load, `host_s` from the
     calibration, else 0. `acceptance`: of each speculative token, or one chance for all. Prefill and decode engines: 0
-    is one engine that does both.
+    is one engine that does both. `policy`: whose scheduler; SGLang's takes these options by its own names.
     """
 
     max_num_batched_tokens: int = 8192
@@ -53,6 +54,7 @@ class EngineOptions:
     acceptance: tuple[float, ...] = ()
     prefill_engines: int = 0
     decode_engines: int = 0
+    policy: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,8 @@ class Outcome:
     """What came out. `middle` is None where there are only bounds."""
 
     scenario: Scenario
-    rules: SchedulerRules
+    rules: Rules
+    num_blocks: int
     costs: StepCosts
     memory: Memory | None
     middle: Simulation | None
@@ -99,10 +102,10 @@ def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
     check_workload(scenario.requests, rules)
     longest = max(request.num_tokens for request in scenario.requests)
     reach = Reach(
-        max_tokens=rules.max_num_batched_tokens,
-        max_requests=rules.max_num_seqs,
+        max_tokens=most_tokens(scenario.engine),
+        max_requests=scenario.engine.max_num_seqs,
         max_kv_len=min(longest, rules.max_model_len),
-        decode_query_len=1 + rules.num_speculative_tokens,
+        decode_query_len=1 + scenario.engine.speculative_tokens,
     )
     costs = make_costs(_drafting(scenario), scenario.calibration, reach, host_s=scenario.engine.host_s)
     with_gaps = sum(request.output_len for request in scenario.requests) <= MOST_GAPS
@@ -115,6 +118,7 @@ def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
     return Outcome(
         scenario=scenario,
         rules=rules,
+        num_blocks=_num_blocks(scenario.engine, memory),
         costs=costs,
         memory=memory,
         middle=None if costs.middle is None else run(costs.middle),
@@ -122,7 +126,7 @@ def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
     )
 
 
-def make_rules(scenario: Scenario) -> tuple[SchedulerRules, Memory | None]:
+def make_rules(scenario: Scenario) -> tuple[Rules, Memory | None]:
     """The scheduler's rules, blocks from the device's memory where their number is not given.
 
     Raises:
@@ -149,20 +153,14 @@ def make_rules(scenario: Scenario) -> tuple[SchedulerRules, Memory | None]:
         architecture = read_model(served.model)
         served.deployment.check(architecture)
         memory = plan_memory(architecture, served.deployment, load_hardware(served.hardware), use)
-    rules = SchedulerRules(
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        max_model_len=engine.max_model_len or _longest(scenario),
-        num_blocks=engine.num_blocks if memory is None else memory.num_blocks,  # type: ignore[arg-type]
-        block_size=engine.block_size,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        watermark=engine.watermark,
-        async_scheduling=engine.async_scheduling,
-        num_speculative_tokens=engine.speculative_tokens,
-        drafts=find_drafts(engine, served),
-    )
-    return rules, memory
+    num_blocks = _num_blocks(engine, memory)
+    return build_rules(engine, served, num_blocks, engine.max_model_len or _longest(scenario)), memory
+
+
+def _num_blocks(engine: EngineOptions, memory: Memory | None) -> int:
+    found = engine.num_blocks if memory is None else memory.num_blocks
+    assert found is not None
+    return found
 
 
 def _drafting(scenario: Scenario) -> Served | None:

@@ -115,6 +115,7 @@ _READ: dict[str, Callable[[str, str], Any]] = {
     "int": _whole,
     "int | None": _whole,
     "tuple[float, ...]": _numbers,
+    "str": lambda _, text: text,
 }
 
 
@@ -252,6 +253,7 @@ _ENGINE_MEANING = {
     "acceptance": "accepted share of each draft position, as 0.8/0.6, or one chance for all",
     "prefill_engines": "engines that only prefill; with decode_engines",
     "decode_engines": "engines that only decode; KV is sent to them",
+    "policy": "whose scheduler: vllm or sglang",
 }
 _OF_MODEL = ("utilisation", "prefill_engines", "decode_engines")
 _FORMAT_MEANING = {
