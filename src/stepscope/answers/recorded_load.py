@@ -204,7 +204,11 @@ def _from_simulated(path: Path) -> RecordedLoad:
     return RecordedLoad(
         source=str(path),
         requests=tuple(_read_request(row) for row in rows),
-        rules={name: value for name, value in described["rules"].items() if name in _RULES},
+        rules={
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in described["rules"].items()
+            if name in _RULES
+        },
         measured=tuple(_read_times(row) for row in rows),
         num_left_out=0,
         notes=("this run is simulated: what is reproduced is the simulator itself",),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.latency import RequestTimes
-    from stepscope.simulate.engine import Simulation
     from stepscope.simulate.scenario import Outcome
+    from stepscope.simulate.simulation import Simulation
 
 CHECKED = ("mean", "p50", "p90")
 JUDGED = (("ttft", "p50"), ("tpot", "p50"), ("e2el", "p50"), ("e2el", "p90"))

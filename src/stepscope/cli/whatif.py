@@ -21,6 +21,7 @@ from stepscope.cli.options import read_trace
 from stepscope.cli.predict import Size
 from stepscope.cli.predict_view import write_view
 from stepscope.cli.simulate import CalibrationOption, FormatOption, TpotLimit, TtftLimit, make_limits, with_settings
+from stepscope.cli.simulate_view import to_rules
 from stepscope.cli.tabular import TableFormat
 from stepscope.cli.whatif_view import calibration_sections, whatif_sections
 from stepscope.cost.calibration import Source
@@ -209,7 +210,7 @@ def whatif(
         "notes": [*load.notes, *note, *before.costs.notes],
         "cost": before.costs.source,
         "interval": before.costs.kind,
-        "rules": asdict(before.rules) | {"host_s": before.costs.shown.host_s},
+        "rules": to_rules(before),
         "within": within,
         "reproduced": [asdict(row) | {"error": row.error} for row in reproduced],
         "is_reproduced": not off,
@@ -255,7 +256,7 @@ def _simulate_as_recorded(
         for is_async in (True, False)
     ]
     chosen = min(both, key=lambda outcome: _distance(outcome, load))
-    mode = "async" if chosen.rules.async_scheduling else "synchronous"
+    mode = "async" if chosen.scenario.engine.async_scheduling else "synchronous"
     note = (
         f"whether scheduling was async is not logged: {mode} gives the latencies back better (to say which it was: "
         "--as-recorded async_scheduling=on or off)"

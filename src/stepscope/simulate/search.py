@@ -88,7 +88,7 @@ def run_trial(trial: Trial) -> Point:
         "binding_shares": shares,
         "step_bound": find_step_bound(outcome),
         "num_devices": outcome.num_devices,
-        "num_blocks": outcome.rules.num_blocks,
+        "num_blocks": outcome.num_blocks,
     }
 
 

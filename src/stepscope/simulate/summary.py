@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.latency import RequestTimes
-    from stepscope.simulate.engine import SimulatedStep, Simulation
-    from stepscope.simulate.scenario import Outcome
-    from stepscope.simulate.scheduler import SchedulerRules
+    from stepscope.simulate.scenario import EngineOptions, Outcome
+    from stepscope.simulate.simulation import SimulatedStep, Simulation
 
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -121,28 +120,29 @@ def duration_s(simulation: Simulation) -> float:
 
 
 def find_binding(outcome: Outcome) -> dict[str, float] | None:
-    """Share of the run's time that each resource binds; None where no steps were kept."""
+    """Share of the ranks' time that each resource binds; None where no steps were kept."""
     steps, host_s = outcome.shown.steps, outcome.costs.shown.host_s
     if not steps:
         return None
     parts: dict[str, list[float]] = {name: [] for name in BINDING}
-    before = min(request.times.arrival_s for request in outcome.shown.requests)
+    begin = min(request.times.arrival_s for request in outcome.shown.requests)
+    ended: dict[int, float] = {}
     for step in steps:
-        gap = max(step.start_s - before, 0.0)
+        gap = max(step.start_s - ended.get(step.rank, begin), 0.0)
         parts["host"].append(min(gap, host_s))
         parts["load"].append(gap - min(gap, host_s))
-        parts[_binds(step, outcome.rules)].append(step.end_s - step.start_s)
-        before = step.end_s
+        parts[_binds(step, outcome.scenario.engine)].append(step.end_s - step.start_s)
+        ended[step.rank] = step.end_s
     whole = fsum(time for times in parts.values() for time in times)
     return {name: fsum(times) / whole for name, times in parts.items()}
 
 
-def _binds(step: SimulatedStep, rules: SchedulerRules) -> str:
-    if (step.shape.num_scheduled_tokens or 0) >= rules.max_num_batched_tokens:
+def _binds(step: SimulatedStep, engine: EngineOptions) -> str:
+    if (step.shape.num_scheduled_tokens or 0) >= engine.max_num_batched_tokens:
         return "budget"
     if not step.num_waiting:
         return "step"
-    return "seats" if (step.shape.num_requests or 0) >= rules.max_num_seqs else "blocks"
+    return "seats" if (step.shape.num_requests or 0) >= engine.max_num_seqs else "blocks"
 
 
 def name_binding(shares: dict[str, float] | None) -> str | None:
