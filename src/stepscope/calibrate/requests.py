@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.calibrate.step_form import NUM_TERMS, TERMS, StepForm
-from stepscope.cost.least_squares import SCALE, Array, solve_nonnegative
+from stepscope.cost.least_squares import SCALE, Array
 from stepscope.errors import BadInput
+from stepscope.fit import solve_nonnegative
 from stepscope.simulate.engine import simulate
 from stepscope.simulate.lockstep import simulate_ranks
 from stepscope.simulate.simulation import Options
