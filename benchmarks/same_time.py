@@ -33,7 +33,7 @@ from stepscope.cost.calibration_file import write_calibration
 from stepscope.cost.hardware import load_hardware
 from stepscope.latency import RequestTimes, spread
 from stepscope.models.hf_config import from_hf_config
-from stepscope.simulate.plain_time import plain_step_time
+from stepscope.simulate.fixed_costs import plain_step_time
 from stepscope.simulate.scheduler import SchedulerRules
 
 HERE = Path(__file__).parent

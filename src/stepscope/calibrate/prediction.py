@@ -56,7 +56,7 @@ def predict_with_draws(
 ) -> dict[str, Factor]:
     """Each figure of the calibration itself, with the 5th and 95th percentile of its draws (at least the value).
 
-    `step_time` makes a cost function of a calibration, as `simulate.plain_time` does.
+    `step_time` makes a cost function of a calibration, as `fixed_costs.plain_step_time` does.
 
     Raises:
         BadInput: the workload cannot run.

@@ -26,7 +26,7 @@ from stepscope.operators.operator import AttentionWork
 from stepscope.operators.rows import StepRows
 from stepscope.operators.step import step_operators
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.fixed_costs import with_fixed
+from stepscope.simulate.fixed_costs import plain_step_time, with_fixed
 from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
 
 if TYPE_CHECKING:
@@ -128,24 +128,20 @@ def model_time(
 
 
 def fixed_time(calibration: Calibration, reach: Reach) -> ModelTime:
-    """The step time of a calibration without a model: exact, there is no table to be off.
+    """The step time of a calibration without a model, with its ends: exact, there is no table to be off.
 
     Raises:
         BadInput: the calibration scales a model.
     """
-    if calibration.cost != "none":
-        raise BadInput(f"calibration {calibration.name} scales a model ({calibration.model}): name model and hardware.")
-    nothing = StepTime(by_tokens=(0,) * (reach.max_tokens + 1), decode=_flat(reach))
-    value, low, high = (
-        with_fixed(nothing, {key: getattr(factor, name) for key, factor in calibration.fixed.items()})
-        for name in ("value", "low", "high")
+    return ModelTime(
+        step_time=plain_step_time(calibration, reach.max_tokens),
+        low=plain_step_time(calibration, reach.max_tokens, "low"),
+        high=plain_step_time(calibration, reach.max_tokens, "high"),
+        grade="modelled",
+        unpriced=(),
+        error_p50=0.0,
+        error_p90=0.0,
     )
-    return ModelTime(step_time=value, low=low, high=high, grade="modelled", unpriced=(), error_p50=0.0, error_p90=0.0)
-
-
-def _flat(reach: Reach) -> DecodeGrid:
-    rows, kv_lens = (1, max(reach.max_requests, 2)), (0, reach.max_kv_len)
-    return DecodeGrid(rows=rows, kv_lens=kv_lens, ticks=((0, 0), (0, 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
