@@ -97,9 +97,10 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         told = json.loads(done.stdout)
         cpu_s, mb, mb_before = told["cpu_s"], told["peak_bytes"] / 1e6, told["requests_bytes"] / 1e6
+        steps, hours = told["num_steps"], told["end_s"] / 3600
+        speed = asked.count / cpu_s
         lines.append(
-            f"| {name} | {told['num_steps']:,} | {told['end_s'] / 3600:,.1f} | {cpu_s:.2f} "
-            f"| {asked.count / cpu_s:,.0f} | {mb:,.0f} | {mb_before:,.0f} |"
+            f"| {name} | {steps:,} | {hours:,.1f} | {cpu_s:.2f} | {speed:,.0f} | {mb:,.0f} | {mb_before:,.0f} |"
         )
     print("\n".join(lines))
     if asked.write:

@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Explain a recording": ("explain", "check", "steps", "query", "metrics", "chunks"),
     "Compare and share": ("compare", "serve", "export", "cut", "import"),
     "Predict": ("predict", "crossover", "gemm", "history", "models", "hardware", "probe"),
-    "Ask what-if": ("retime", "calibrate", "simulate", "whatif", "search", "sweep"),
+    "Ask what-if": ("hypotheses", "retime", "calibrate", "simulate", "whatif", "search", "sweep"),
     "Record": ("capture",),
 }
 ROOT = Path(__file__).parents[1]

@@ -89,10 +89,10 @@ def test_a_run_of_weeks_is_as_exact(compiled: bool) -> None:
 def test_a_run_that_outgrows_its_integers_on_the_way_starts_again_with_larger_ones(compiled: bool) -> None:
     minute = 60 * TICKS_PER_S
     slow = StepTime(by_tokens=tuple(minute + tokens for tokens in range(100)))
-    asked = [Request(request_id=str(i), arrival_s=0.0, prompt_len=9, output_len=500) for i in range(48)]
+    asked = [Request(request_id=str(i), arrival_s=0.0, prompt_len=9, output_len=500) for i in range(96)]
     found = simulate(asked, RULES, slow, Options(steps="none", compiled=compiled))
     assert found == simulate(asked, RULES, slow, Options(steps="none", is_exact=True))
-    assert to_ticks(found.end_s) > 1 << 62
+    assert to_ticks(found.end_s) > 1 << 63
 
 
 def test_spreads_are_those_of_the_requests_one_by_one() -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.calibrate.step_form import NUM_TERMS, TERMS, StepForm
-from stepscope.cost.least_squares import Array, fit_linear
+from stepscope.cost.least_squares import SCALE, Array, solve_nonnegative
 from stepscope.errors import BadInput
 from stepscope.simulate.engine import simulate
 from stepscope.simulate.lockstep import simulate_ranks
@@ -143,7 +143,8 @@ def fit_requests(
         loss = mean_error(Latencies.median(simulated), measured)
         if loss < best_loss:
             best, best_loss = form, loss
-        aim = _solve(np.vstack(spans), np.tile(measured.joined(), RUNS_A_ROUND))
+        lengths = np.concatenate([each.joined() for each in simulated])
+        aim = _solve(np.vstack(spans), np.tile(measured.joined(), RUNS_A_ROUND), lengths)
         if number >= FULL_ROUNDS:
             aim = (aim + np.array(form.coefficients)) / 2
         form = StepForm(coefficients=tuple(aim.tolist()), saturation=setup.saturation)
@@ -179,12 +180,22 @@ def _spans(run: Simulation, form: StepForm, count: int) -> Array:
     return np.vstack([first - arrival, last - first, last - arrival])
 
 
-def _solve(spans: Array, lengths: Array) -> Array:
-    """Coefficients that give the spans their measured lengths, were the schedule as simulated."""
-    is_long = (lengths > EPSILON) & spans.any(axis=1)
+def _solve(spans: Array, lengths: Array, simulated: Array) -> Array:
+    """Coefficients that give the spans their measured lengths, were the schedule as simulated.
+
+    Errors are relative to the simulated lengths: relative to the measured ones, those that luck made short would weigh
+    more than those that it made long, and every wait would come out too short.
+    """
+    is_long = (simulated > EPSILON) & spans.any(axis=1)
     used = spans.any(axis=0)
+    a, y, scale = spans[is_long][:, used], lengths[is_long], simulated[is_long]
+    weight = 1 / scale
+    x = np.zeros(a.shape[1])
+    for _ in range(8):
+        x = solve_nonnegative(a * weight[:, None], y * weight)
+        weight = 1 / (scale * np.sqrt(np.maximum(np.abs(a @ x - y) / scale, SCALE / 2)))
     found = np.zeros(NUM_TERMS)
-    found[used] = fit_linear(spans[is_long][:, used], lengths[is_long])
+    found[used] = x
     return found
 
 

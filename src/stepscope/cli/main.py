@@ -15,6 +15,7 @@ from stepscope.cli import (
     capture_recipe,
     compare,
     cost,
+    hypotheses,
     join,
     predict,
     report,
@@ -47,6 +48,7 @@ app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)
 app.command("export")(compare.export)
+app.command("hypotheses")(hypotheses.hypotheses)
 app.command("retime")(retime.retime)
 app.command("serve")(serve.serve)
 app.command("metrics")(join.metrics)

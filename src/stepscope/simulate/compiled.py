@@ -6,6 +6,7 @@ once for each version; loading it still takes about a second, which is why it is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from stepscope.simulate.event_loop import Demand, Found, Limits, Times, run_even
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LAST_TICK = 1 << 62  # three days: beyond it the loop gives up
+_MOST = (1 << 63) - 1
 
 
 @cache
@@ -34,22 +35,28 @@ def load_loop() -> Callable[[Demand, Limits, Times, Found], int] | None:
     return compiled
 
 
-def holds_in_64_bits(limits: Limits, times: Times, *, latest: int, longest: int, num_tokens: int, count: int) -> bool:
-    """Whether no number of a run can leave 64 bits before the clock reaches LAST_TICK.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The largest numbers of a workload: lengths in tokens, times in ticks."""
 
-    Args:
-        limits: the rules.
-        times: the cost.
-        latest: the latest arrival, or the longest wait after another request, in ticks.
-        longest: tokens of the longest request.
-        num_tokens: tokens of all of them.
-        count: how many they are.
-    """
+    count: int
+    num_tokens: int
+    longest: int  # prompt and output of one request
+    latest: int  # arrival
+    longest_wait: int  # after another request's end
+
+
+def last_tick(limits: Limits, times: Times, sizes: Sizes) -> int:
+    """The tick up to which no number of a run can leave 64 bits, about six days; below 0 where they do not hold it."""
     step = limits.host + times.most_ticks
-    step += times.most_slope * limits.seats * (longest + 1)
+    step += times.most_slope * limits.seats * (sizes.longest + 1)
     step += (times.per_row + times.per_query) * limits.budget
-    step += (times.per_kv + times.per_query_kv * limits.budget) * limits.seats * longest
-    return max(2 * latest, 2 * step * (longest + 2), (num_tokens + count) * count) < LAST_TICK
+    step += (times.per_kv + times.per_query_kv * limits.budget) * limits.seats * sizes.longest
+    jump = step * (sizes.longest + 2)  # an upper bound of what one jump adds
+    last = _MOST - 2 * jump - sizes.longest_wait
+    if last < sizes.latest or (sizes.num_tokens + sizes.count) * sizes.count > _MOST:
+        return -1
+    return last
 
 
 def to_arrays(columns: Any) -> Any:

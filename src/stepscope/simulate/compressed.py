@@ -14,7 +14,7 @@ import numpy as np
 
 from stepscope.latency import RequestTimes, Spread, percentile
 from stepscope.simulate.clock import TICKS_PER_S, to_seconds, to_ticks
-from stepscope.simulate.compiled import LAST_TICK, holds_in_64_bits, load_loop
+from stepscope.simulate.compiled import Sizes, last_tick, load_loop
 from stepscope.simulate.event_loop import DONE, REASONS, TOO_LONG, Demand, Found, Limits, run_events
 from stepscope.simulate.request import block_keys
 from stepscope.simulate.sarathi import SarathiRules
@@ -45,15 +45,20 @@ class Columns:
         told = [request.max_tokens or request.output_len for request in self.requests]
         self._told = np.array(told, dtype=np.int64)
         self._arrival = _ticks([request.arrival_s for request in self.requests])
+        self._is_follower = np.array([request.after is not None for request in self.requests], dtype=bool)
         self._followers = self._find_followers()
         self._demands: dict[tuple[int, bool], Demand] = {}
-        self.longest = int((self._prompt + self._told).max(initial=0))
-        self.latest = int(self._arrival.max()) if self.requests else 0
-        self.num_tokens = int(self._prompt.sum() + self._told.sum())
+        self.sizes = Sizes(
+            count=len(self.requests),
+            num_tokens=int(self._prompt.sum() + self._told.sum()),
+            longest=int((self._prompt + self._told).max(initial=0)),
+            latest=int(self._arrival.max(initial=0)),
+            longest_wait=int(self._arrival[self._is_follower].max(initial=0)),
+        )
 
     def demand(self, max_model_len: int, *, are_arrays: bool) -> Demand:
         """What the event loop is given: lengths end at the model's limit. Arrays of 64-bit integers, or lists."""
-        limit = min(max_model_len, self.longest)
+        limit = min(max_model_len, self.sizes.longest)
         found = self._demands.get((limit, are_arrays))
         if found is None:
             arrays = self._demand(limit)
@@ -80,7 +85,7 @@ class Columns:
     def _demand(self, limit: int) -> Demand:
         room = limit - self._prompt
         output = np.minimum(self._output, room)
-        leads = np.flatnonzero([request.after is None for request in self.requests])
+        leads = np.flatnonzero(~self._is_follower)
         order = leads[np.argsort(self._arrival[leads], kind="stable")]
         return Demand(
             arrival=self._arrival,
@@ -95,7 +100,7 @@ class Columns:
     def _find_followers(self) -> Integers:
         """Of each request the first that follows it, and the next that follows the same one."""
         found = np.full((2, len(self.requests)), -1, dtype=np.int64)
-        followers = [place for place, request in enumerate(self.requests) if request.after is not None]
+        followers = np.flatnonzero(self._is_follower).tolist()
         places = {request.request_id: place for place, request in enumerate(self.requests)} if followers else {}
         for place in followers:
             leader = places[self.requests[place].after or ""]
@@ -106,7 +111,7 @@ class Columns:
 def _ticks(seconds: list[float]) -> Any:
     """`to_ticks` of each; as Python's integers where 64 bits do not hold them."""
     ticks = np.rint(np.array(seconds, dtype=np.float64) * TICKS_PER_S)
-    if ticks.max(initial=0) < LAST_TICK:
+    if ticks.max(initial=0) < 2.0**63:
         return ticks.astype(np.int64)
     return np.array([to_ticks(each) for each in seconds], dtype=object)
 
@@ -201,12 +206,12 @@ def _run_compiled(columns: Columns, rules: Rules, cost: StepTime, limits: Limits
     count = len(columns.requests)
     most_rows = min(limits.seats, count)
     found = Found(*(np.zeros(size, dtype=np.int64) for size in (count, count, count, 3)))
-    sizes = {"latest": columns.latest, "longest": columns.longest, "num_tokens": columns.num_tokens, "count": count}
-    loop = load_loop() if holds_in_64_bits(limits, cost.columns(most_rows), **sizes) else None
+    last = last_tick(limits, cost.columns(most_rows), columns.sizes)
+    loop = load_loop() if last >= 0 else None
     if loop is None:
         return TOO_LONG, found
     demand, times = columns.demand(rules.max_model_len, are_arrays=True), cost.columns(most_rows, are_arrays=True)
-    return loop(demand, limits._replace(never=LAST_TICK), times, found), found
+    return loop(demand, limits._replace(never=last), times, found), found
 
 
 def _limits(columns: Columns, rules: Rules, host: int) -> Limits | str:
