@@ -33,7 +33,7 @@ lint: $(VENV)/.stamp ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 test: $(VENV)/.stamp ## the fast tests
-	$(BIN)/pytest -n auto -m "not engine and not browser"
+	$(BIN)/pytest -n auto -m "not engine and not browser and not slow"
 
 wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and runs
 	tools/check_wheel.sh
@@ -49,7 +49,8 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
 		$(BIN)/pytest -m "engine or browser"
 
-check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark
+check-long: $(VENV)/.stamp ## what takes longer: repeated trials, the reading benchmark
+	$(BIN)/pytest -m slow
 	$(BIN)/python benchmarks/reading.py
 
 clean: ## remove the environments and caches

@@ -33,9 +33,11 @@ from stepscope.cli.options import (
     PartTime,
     ReportFormat,
     TracePath,
+    UseCache,
     Workers,
     as_output_ends,
     choose_concurrency,
+    find_kept,
     read_account,
     wanted_part,
     write_result,
@@ -95,22 +97,29 @@ def explain(
     workers: Workers = None,
     ray: OnRay = False,
     memory_limit: MemoryLimit = None,
+    cache: UseCache = True,
 ) -> None:
     """Say where the time of a recorded run went (csv: budget table)."""
-    concurrency = choose_concurrency(workers, ray, memory_limit)
-    account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
-    document = to_document(account)
-    paths = to_paths(log, metrics, steps_log, client, experts)
-    joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
-    if joined is not None:
+    part, paths = wanted_part(steps_, time), to_paths(log, metrics, steps_log, client, experts)
+    kept = find_kept(trace, catalog, device) if cache and part is None else None
+    needs_account = tables is not None or format_ is ExplainFormat.csv or paths != Paths()
+    document = kept.read() if kept is not None and not needs_account else None
+    account, joined = None, None
+    if document is None:
+        account = read_account(trace, catalog, device, choose_concurrency(workers, ray, memory_limit), part)
+        document = to_document(account)
+        if kept is not None:
+            kept.write(document)
+    if account is not None and paths != Paths():
+        joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths)
         document["joined"] = joined_document(joined)
         document["messages"] |= to_message_table(joined.messages)
     translate = make_translator(lang, document)
     if charts is not None:
         write_charts(document, _folder(charts), translate)
-    if tables is not None:
+    if account is not None and tables is not None:
         _write_tables(account, _folder(tables))
-    if format_ is ExplainFormat.csv:
+    if account is not None and format_ is ExplainFormat.csv:
         write_result(to_csv(budget_rows(account), _columns("budget")), output)
     elif format_ is ExplainFormat.json:
         write_result(to_json(document), output)
