@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ENGINE_VENV ?= .venv-engine
 SOURCES := .venv-sources
 
-.PHONY: help demo demo-glm check lint test reference check-engine check-long wheel clean
+.PHONY: help demo demo-glm check lint test reference check-engine check-long benchmarks wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /: /'
@@ -52,6 +52,9 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 check-long: $(VENV)/.stamp ## what takes longer: repeated trials, the reading benchmark
 	$(BIN)/pytest -m slow
 	$(BIN)/python benchmarks/reading.py
+
+benchmarks: $(VENV)/.stamp ## measure reading again and write its table (STEPSCOPE_TRACES=DIR)
+	$(BIN)/python benchmarks/reading.py --write
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(ENGINE_VENV) $(SOURCES) dist build .mypy_cache .ruff_cache .pytest_cache

@@ -162,9 +162,7 @@ def repeat_blocks(blocks: Sequence[Block]) -> Iterator[tuple[str, float]]:
             now_us, id_shift = end_us, id_shift + ID_SHIFT
 
 
-def write_trace(
-    out: IO[str], blocks: Sequence[Block], megabytes: float, place: Place = ALONE
-) -> tuple[int, int]:
+def write_trace(out: IO[str], blocks: Sequence[Block], megabytes: float, place: Place = ALONE) -> tuple[int, int]:
     """Write events until they fill `megabytes`; returns (characters of events, number of events)."""
     target, num_written, num_events, end_us = int(megabytes * 1e6), 0, 0, FIRST_START_US
     out.write(format_head(blocks[0].device_properties, place))
