@@ -96,8 +96,8 @@ def _graphs(events: list[_Event]) -> Iterable[tuple[CapturedKernel, ...]]:
             graph.append(_captured(call, ops))
 
 
-def _captured(call: _Event, ops: dict[int | str | None, _Event]) -> CapturedKernel:
+def _captured(call: _Event, ops: dict[int | str, _Event]) -> CapturedKernel:
     args = call.args or _Args()
-    op = ops.get(args.external_id)
+    op = None if args.external_id is None else ops.get(args.external_id)
     dims = None if op is None or op.args is None or not op.args.dims else msgspec.json.encode(op.args.dims).decode()
     return CapturedKernel(kernel=args.kernel, op=None if op is None else op.name, dims=dims)
