@@ -22,6 +22,7 @@ from stepscope.cli import (
     search,
     serve,
     simulate,
+    sweep,
     whatif,
 )
 from stepscope.errors import BadInput, CheckFailed
@@ -62,6 +63,7 @@ app.command("simulate")(simulate.simulate)
 app.command("calibrate")(whatif.calibrate)
 app.command("whatif")(whatif.whatif)
 app.command("search")(search.search)
+app.add_typer(sweep.app, name="sweep")
 
 
 def _print_version(wanted: bool) -> None:
