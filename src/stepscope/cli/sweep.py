@@ -72,7 +72,9 @@ def plan(
     tp: Annotated[int, Size] = 1,
     dp: Annotated[int, Size] = 1,
     ep: Annotated[int, Size] = 1,
-    weights: Annotated[str | None, typer.Option(help="dtype, or vLLM's quantization (default: as stored).")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="dtype of the projections, for the cost model (default: the checkpoint's).")
+    ] = None,
     experts: Annotated[str | None, typer.Option(help="dtype of the routed experts (default: as --weights).")] = None,
     kv: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
     router_skew: Annotated[float, typer.Option(help="Zipf skew of a modelled router; 0 is uniform.")] = 0.0,
@@ -81,7 +83,7 @@ def plan(
     ] = ClockOption.wall,
     steps: Annotated[int, typer.Option(min=2, help="Decode steps of a window.")] = 16,
     repeats: Annotated[int, typer.Option(min=2, help="Prompts of a prefill cell.")] = 5,
-    profiled: Annotated[int, typer.Option(min=0, help="Steps profiled after each window, for families; 0: none.")] = 2,
+    profiled: Annotated[int, typer.Option(min=0, help="Steps profiled after each window, for families; 0: none.")] = 4,
     engine_arg: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of vLLM's LLM, VALUE as JSON or text; may be repeated.")
     ] = None,

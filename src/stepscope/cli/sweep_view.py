@@ -1,4 +1,4 @@
-"""A sweep's document -> headed tables: the cells, the three crossovers beside their predictions, what was held fixed."""
+"""A sweep's document -> headed tables: cells, the three crossovers beside their predictions, what was held fixed."""
 
 from __future__ import annotations
 

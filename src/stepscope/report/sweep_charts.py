@@ -1,4 +1,4 @@
-"""The document of a sweep -> charts as Vega-Lite specs: step time over M, and TPOT over B by context, with their bends."""
+"""The document of a sweep -> charts as Vega-Lite specs: step time over M, TPOT over B by context, with their bends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bend: where a time turns from flat to rising along an axis, by a fit of two straight pieces, with refits for an interval.
+"""Bend: where a time turns from flat to rising along an axis: two straight pieces, with refits for an interval.
 
 t = a + b x + c max(x - x*, 0), a, b, c >= 0, errors relative to t. x* is tried on a fine grid between the second and
 the last but one point, for on either side of a bend two points are needed to see it. It is taken where it pays for its
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = Literal["found", "not_reached", "passed", "straight", "not_measured"]
-LEAST_POINTS = 4
+LEAST_POINTS = 5
+_APART = 0.4  # of log x: half as large again
 _PER_OCTAVE = 4  # bends that are tried
 _NOISE = 0.01  # relative: errors below it are all alike
-_FLAT, _PROPORTIONAL = 0.25, 0.85  # d log t / d log x: the time hardly rises; the time per token hardly falls
+_FALLING, _PROPORTIONAL = 0.5, 0.85  # d log t / d log x: the time per token clearly falls; it hardly does
 REFITS = 40
 _ROUNDS = 3  # of the robust fit: medians are robust already
 _LEAST_FOUND = 0.5  # share of refits that must have a bend too
@@ -79,7 +80,7 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
         )
     x, y = np.array([p.x for p in ordered]), np.array([p.seconds for p in ordered])
     at = _bend_of(x, y, _noise(ordered))
-    slopes = [log(y[j] / y[i]) / log(x[j] / x[i]) for i, j in ((0, 1), (-2, -1))]
+    slopes = (_slope(x, y), _slope(x[::-1], y[::-1]))
     a, b = fit_robust(np.column_stack([np.ones_like(x), x]), y)
     half = float(a / b) if a > 0 and b > 0 else None
     refits = _refits(ordered, num_refits, seed)
@@ -99,12 +100,19 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
     return Bend(answer=answer, reason=reason, **told)
 
 
+def _slope(x: Array, y: Array) -> float:
+    """D log t / d log x from the first point to the next one that is clearly elsewhere on the axis."""
+    distance = np.abs(np.log(x / x[0]))
+    other = int(np.argmax(distance >= min(_APART, float(distance[-1]))))
+    return float(np.log(y[other] / y[0]) / np.log(x[other] / x[0]))
+
+
 def _without(x: Array, slopes: Sequence[float]) -> tuple[Answer, str]:
     if slopes[0] >= _PROPORTIONAL:
-        return "passed", f"the time rises in proportion from {x[0]:g} on: the bend is below this grid"
-    if slopes[1] <= _FLAT:
-        return "not_reached", f"the time is still flat at {x[-1]:g}: not reached in this grid"
-    return "straight", f"no bend between {x[1]:g} and {x[-2]:g}: a straight line explains the times as well"
+        return "passed", f"the time rises in proportion from {x[0]:.4g} on: the bend is below this grid"
+    if slopes[1] <= _FALLING:
+        return "not_reached", f"the time grows slower than the axis up to {x[-1]:.4g}: not reached in this grid"
+    return "straight", f"no bend between {x[1]:.4g} and {x[-2]:.4g}: a straight line explains the times as well"
 
 
 def _noise(points: Sequence[Point]) -> float:

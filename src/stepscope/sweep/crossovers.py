@@ -1,7 +1,8 @@
 """Crossovers: the three bends of a sweep's results, or why a sweep does not show them, and what was predicted of them.
 
 1. Dense: the time of the dense matrices over their rows M, or of the whole prefill step where families are unknown.
-2. Experts: the time of the grouped GEMMs over the mean M_e.
+2. Experts: the time of the grouped GEMMs per active expert over the rows of an active expert, for weights are read
+   once per active expert and their number rises with the batch; mean M_e over all experts stands in the table.
 3. Decode, end to end: TPOT over B at each context: from where on more requests cost each of them time.
 The first two take prefill cells and the decode cells of the shortest context: M and M_e alone decide their times.
 """
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
     from stepscope.sweep.plan import Plan
     from stepscope.sweep.result import Result
 
-_WHAT = {"step_s": "the whole prefill step", "dense_gemm_s": "the dense matrices", "experts_s": "the grouped GEMMs"}
+_WHAT = {
+    "step_s": "the whole prefill step",
+    "dense_gemm_s": "the dense matrices",
+    "experts_s": "the grouped GEMMs, per active expert",
+}
 
 
 def find_crossovers(plan: Plan, results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -55,11 +60,11 @@ def _dense(plan: Plan, valid: Sequence[Result]) -> dict[str, Any]:
 
 def _experts(plan: Plan, valid: Sequence[Result]) -> dict[str, Any]:
     cells = _one_context(plan, valid)
-    points = _by_axis(cells, "mean_rows_per_expert", "experts_s")
+    points = [p for result in cells if (p := _expert_point(result)) is not None]
     if points or not cells:
-        return _row("experts", "mean M_e", _WHAT["experts_s"], find_bend(points))
+        return _row("experts", "M_e of active experts", _WHAT["experts_s"], find_bend(points))
     missing = "mean_rows_per_expert" if _value(cells[0], "mean_rows_per_expert") is None else "experts_s"
-    return _row("experts", "mean M_e", _WHAT["experts_s"], _not_measured(cells, missing))
+    return _row("experts", "M_e of active experts", _WHAT["experts_s"], _not_measured(cells, missing))
 
 
 def _decode(valid: Sequence[Result], context: int) -> dict[str, Any]:
@@ -79,13 +84,21 @@ def _one_context(plan: Plan, valid: Sequence[Result]) -> list[Result]:
 
 
 def _by_axis(results: Sequence[Result], axis: str, figure: str) -> list[Point]:
-    """One point for each place of the axis; cells that share one, such as prefill and decode of one M, are its samples."""
+    """One point for each place of the axis; cells that share it (prefill and decode of one M) are its samples."""
     found: dict[float, list[float]] = {}
     for result in results:
         x, seconds = _value(result, axis), _value(result, figure)
         if x is not None and seconds is not None:
             found.setdefault(x, []).append(seconds)
     return [Point(x=x, samples=tuple(seconds)) for x, seconds in found.items()]
+
+
+def _expert_point(result: Result) -> Point | None:
+    """Copies of an active expert, and the time of one."""
+    seconds, active = _value(result, "experts_s"), _value(result, "active_experts")
+    if seconds is None or not active:
+        return None
+    return Point(x=sum(result["rows_per_expert"]) / active, samples=(seconds / active,))
 
 
 def _step_point(result: Result, x: float) -> Point | None:

@@ -260,7 +260,7 @@ def _times(model: str, hardware: str, deployment: Deployment, reach: Reach) -> M
 
 
 def is_of_cell(cell: Cell, shape: BatchShape) -> bool:
-    """Whether a step is what the cell is about: its whole prompt alone, or all its requests decoding and nothing else."""
+    """Whether a step is what the cell is about: its whole prompt alone, or all its requests decoding, nothing else."""
     if cell.kind == "prefill":
         return shape.prefill.query_sum == cell.tokens and not shape.decode.num_requests
     return shape.decode.num_requests == cell.batch and not shape.prefill.num_requests

@@ -57,7 +57,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     warmup_steps: Annotated[int, Meta(ge=0)] = 2
     decode_steps: Annotated[int, Meta(ge=2)] = 16
     prefill_repeats: Annotated[int, Meta(ge=2)] = 5
-    profiled_steps: Annotated[int, Meta(ge=0)] = 2
+    profiled_steps: Annotated[int, Meta(ge=0)] = 4
     clock: Literal["wall", "busy"] = "wall"
 
 
@@ -66,6 +66,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         checkpoint_hash: of the model's config.json, `sha256:` and 16 digits.
+        weights, experts, kv, fusion, router_skew: for the model of costs; a real engine is told by `engine_args`.
         engine_args: further arguments of vLLM's `LLM`.
         max_num_batched_tokens, max_num_seqs, max_model_len: None: as the largest cell needs.
     """
@@ -240,7 +241,7 @@ _COMMENTS = {
 }
 _HELD_COMMENTS = {
     "checkpoint_hash": "of config.json; null: not checked against the plan",
-    "weights": "null: as the checkpoint has it",
+    "weights": "this to router_skew: for the cost model; null: as the checkpoint has it",
     "max_num_batched_tokens": "null: as the largest cell needs, here and below",
     "engine_args": "further arguments of vLLM's LLM",
 }

@@ -1,4 +1,4 @@
-"""Report: a sweep's results as one JSON-able document: a row a cell, the three crossovers, what was held, what is missing.
+"""Report: a sweep's results as one JSON-able document: a row a cell, three crossovers, what was held, what is missing.
 
 Nothing in it depends on when or in how many attempts the cells ran.
 """

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -45,7 +45,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """One cell; `folder` None: the result goes back to the caller, who writes it (another machine's disk is not ours)."""
+    """One cell; `folder` None: the caller writes the result (another machine's disk is not ours)."""
 
     plan: Plan
     cell: Cell
@@ -163,7 +163,7 @@ class _Opened:
         self._plan, self._setup = plan, setup
         self._driver: Driver | None = None
 
-    def __enter__(self) -> _Opened:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

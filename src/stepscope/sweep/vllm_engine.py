@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import selectors
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +23,10 @@ from stepscope.calibrate.measured import steps_of_stream
 from stepscope.errors import BadInput, TaskFailed
 from stepscope.readers.step_log import read_step_log
 from stepscope.sweep.conditions import hash_config
+from stepscope.sweep.family_times import read_profile
 from stepscope.sweep.figure import ASCEND_FIGURES, FAMILY_FIGURES, Measured, known, unknown
-from stepscope.sweep.model import load_model_config
+from stepscope.sweep.model import DEMO, load_model_config
 from stepscope.sweep.model_driver import expert_figures, is_of_cell, rate_figures, sample_figures
-from stepscope.sweep.profile import read_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -68,7 +69,7 @@ class VllmDriver:
         environment = setup.environment | _environment(self._folder, self._log)
         self._words = (self._folder / "engine.log").open("wb")
         try:
-            self._child = _Child(setup.python, environment, self._words.fileno())
+            self._child = _Child(setup.python, _lay_program(self._folder), environment, self._words.fileno())
             self._ask({"model": model, "engine": self._arguments()})
         except BaseException:
             self.close()
@@ -81,7 +82,7 @@ class VllmDriver:
             raw, _ = load_model_config(self._plan.model)
         except BadInput:
             return self._plan.model, None  # a name that the engine may know
-        if path.is_dir():
+        if self._plan.model != DEMO and path.is_dir():
             return str(path.absolute()), hash_config(raw)
         folder = self._folder / "model"
         folder.mkdir()
@@ -103,8 +104,6 @@ class VllmDriver:
             "enable_expert_parallel": held.ep > 1,
             "disable_log_stats": True,
         }
-        if held.weights is not None:
-            arguments["quantization"] = held.weights
         if plan.window.profiled_steps:
             arguments["profiler_config"] = {
                 "profiler": "torch",
@@ -167,6 +166,13 @@ class VllmDriver:
             self._aside.cleanup()
 
 
+def _lay_program(folder: Path) -> Path:
+    """The driver's program in a folder of its own: Python imports from beside a program first, and ours are there."""
+    place = folder / "program"
+    place.mkdir()
+    return Path(shutil.copy(Path(__file__).with_name("vllm_driver.py"), place))
+
+
 def _environment(folder: Path, log: Path) -> dict[str, str]:
     """The recorder as an installed plugin, and an engine that stays in one process and calls nobody."""
     plugins = folder / "plugins"
@@ -190,8 +196,7 @@ def _environment(folder: Path, log: Path) -> dict[str, str]:
 class _Child:
     """A process that answers lines of JSON with lines of JSON."""
 
-    def __init__(self, python: Path, environment: dict[str, str], errors: int) -> None:
-        script = Path(__file__).with_name("vllm_driver.py")
+    def __init__(self, python: Path, script: Path, environment: dict[str, str], errors: int) -> None:
         try:
             self._process = subprocess.Popen(  # noqa: S603  # the interpreter that the user names
                 [str(python.expanduser().absolute()), str(script)],  # not resolved: a venv is known by its link

@@ -1,8 +1,10 @@
-"""Profile: a torch trace of a few of a cell's steps -> the mean time of each family, by the budget's own rules."""
+"""Profile: a torch trace of a few of a cell's steps -> the median time of each family, by the budget's own rules."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from stepscope.budget.breakdown import compute_budget
 from stepscope.budget.catalog import load_catalog
@@ -58,13 +60,14 @@ def _none(why: str) -> dict[str, Figure]:
 
 
 def _families(budget: RankBudget, table: StepTable, places: list[int]) -> dict[str, Figure]:
-    totals = dict.fromkeys(FAMILY_FIGURES, 0.0)
+    totals = {name: np.zeros(len(places)) for name in FAMILY_FIGURES}
     for (category, family), ns in budget.step_families.items():
         if category in _WORK:
-            mean = sum(ns[place] for place in places) / len(places)
-            totals[_FIGURE.get(family, "other_s")] += mean * _NS
+            totals[_FIGURE.get(family, "other_s")] += np.array([ns[place] for place in places]) * _NS
     found = {
-        name: known(total, "classified") if total else unknown("no such work in the profiled steps")
+        name: known(float(np.median(total)), "classified")
+        if total.any()
+        else unknown("no such work in the profiled steps")
         for name, total in totals.items()
     }
     return found | {"host_gap_s": _host_gap(budget, table, places)}
@@ -77,4 +80,4 @@ def _host_gap(budget: RankBudget, table: StepTable, places: list[int]) -> Figure
     ns = [gap for gap in gaps if gap is not None]
     if not ns or len(ns) < len(gaps):
         return unknown("the profile does not carry a claim about idle time")
-    return known(sum(ns) / len(ns) * _NS, "classified")
+    return known(float(np.median(ns)) * _NS, "classified")
