@@ -79,7 +79,8 @@ def _where(row: dict[str, Any]) -> str:
 
 def _answer(row: dict[str, Any]) -> str:
     if row["answer"] == "found":
-        return f"{_number(row['at'])} ({_number(row['low'])} to {_number(row['high'])})"
+        ends = "" if row["low"] is None else f" ({_number(row['low'])} to {_number(row['high'])})"
+        return f"{_number(row['at'])}{ends}"
     answer: str = row["answer"]
     return "no bend" if answer == "straight" else answer.replace("_", " ")
 

@@ -29,7 +29,7 @@ _PER_OCTAVE = 4  # bends that are tried
 _NOISE = 0.01  # relative: errors below it are all alike
 _FALLING, _PROPORTIONAL = 0.5, 0.85  # d log t / d log x: the time per token clearly falls; it hardly does
 REFITS = 40
-_ROUNDS = 3  # of the robust fit: medians are robust already
+_ROUNDS = 1  # of the robust fit: the points are medians already
 _LEAST_FOUND = 0.5  # share of refits that must have a bend too
 
 
@@ -52,7 +52,7 @@ class Bend:
 
     Attributes:
         at, low, high: where it bends, and the 5th to 95th percentile of the refits that bend; None without a bend.
-        share: of the refits that have a bend.
+        share: of the refits that have a bend; None without refits.
         half: x at which a fit without a bend pays as much for x as it pays at x = 0: a / b; None where not both.
         first_slope, last_slope: d log t / d log x at the ends: 0 flat, 1 in proportion.
     """
@@ -85,7 +85,7 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
     half = float(a / b) if a > 0 and b > 0 else None
     refits = _refits(ordered, num_refits, seed)
     bent = [found for found in refits if found is not None]
-    share = len(bent) / len(refits)
+    share = len(bent) / len(refits) if refits else None
     told: dict[str, Any] = {
         "half": half,
         "share": share,
@@ -93,7 +93,9 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
         "last_slope": slopes[1],
         "num_points": len(ordered),
     }
-    if at is not None and share >= _LEAST_FOUND:
+    if at is not None and share is None:
+        return Bend(answer="found", reason="", at=at, **told)
+    if at is not None and share is not None and share >= _LEAST_FOUND:
         low, high = np.quantile(bent, [0.05, 0.95])
         return Bend(answer="found", reason="", at=at, low=min(float(low), at), high=max(float(high), at), **told)
     answer, reason = _without(x, slopes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cost.crossover_document import CrossoverPlan, crossover_document
 from stepscope.cost.hardware import load_hardware
 from stepscope.errors import BadInput
-from stepscope.sweep.bend import Bend, Point, find_bend
+from stepscope.sweep.bend import REFITS, Bend, Point, find_bend
 from stepscope.sweep.model import deployment_of, read_architecture
 from stepscope.sweep.model_driver import CostDriver
 from stepscope.sweep.result import make_result
@@ -33,13 +33,13 @@ _WHAT = {
 }
 
 
-def find_crossovers(plan: Plan, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """All three answers as rows; of the third one for each context."""
+def find_crossovers(plan: Plan, results: Sequence[Result], *, num_refits: int = REFITS) -> list[dict[str, Any]]:
+    """All three answers as rows; of the third one for each context. Without refits there are no intervals."""
     valid = [result for result in results if result["status"] == "ok"]
     return [
-        _dense(plan, valid),
-        _experts(plan, valid),
-        *(_decode(valid, context) for context in plan.decode_context_lens),
+        _dense(plan, valid, num_refits),
+        _experts(plan, valid, num_refits),
+        *(_decode(valid, context, num_refits) for context in plan.decode_context_lens),
     ]
 
 
@@ -47,34 +47,34 @@ def _row(crossover: str, axis: str, of: str, bend: Bend, context_len: int | None
     return {"crossover": crossover, "context_len": context_len, "axis": axis, "of": of, **asdict(bend)}
 
 
-def _dense(plan: Plan, valid: Sequence[Result]) -> dict[str, Any]:
+def _dense(plan: Plan, valid: Sequence[Result], num_refits: int) -> dict[str, Any]:
     places = _by_axis(_one_context(plan, valid), "dense_m", "dense_gemm_s")
     if len(places) > 1:
-        return _row("dense", "M", _WHAT["dense_gemm_s"], find_bend(places))
+        return _row("dense", "M", _WHAT["dense_gemm_s"], find_bend(places, num_refits=num_refits))
     prefill = [result for result in valid if result["cell"]["kind"] == "prefill"]
     points = [p for result in prefill if (p := _step_point(result, result["cell"]["tokens"])) is not None]
     if points or not valid:
-        return _row("dense", "M", _WHAT["step_s"], find_bend(points))
+        return _row("dense", "M", _WHAT["step_s"], find_bend(points, num_refits=num_refits))
     return _row("dense", "M", _WHAT["step_s"], _not_measured(prefill or valid, "step_s"))
 
 
-def _experts(plan: Plan, valid: Sequence[Result]) -> dict[str, Any]:
+def _experts(plan: Plan, valid: Sequence[Result], num_refits: int) -> dict[str, Any]:
     cells = _one_context(plan, valid)
     points = [p for result in cells if (p := _expert_point(result)) is not None]
     if points or not cells:
-        return _row("experts", "M_e of active experts", _WHAT["experts_s"], find_bend(points))
+        return _row("experts", "M_e of active experts", _WHAT["experts_s"], find_bend(points, num_refits=num_refits))
     missing = "mean_rows_per_expert" if _value(cells[0], "mean_rows_per_expert") is None else "experts_s"
     return _row("experts", "M_e of active experts", _WHAT["experts_s"], _not_measured(cells, missing))
 
 
-def _decode(valid: Sequence[Result], context: int) -> dict[str, Any]:
+def _decode(valid: Sequence[Result], context: int, num_refits: int) -> dict[str, Any]:
     cells = [r for r in valid if r["cell"]["kind"] == "decode" and r["cell"]["context_len"] == context]
     points = []
     for result in cells:
         tpot = _value(result, "tpot_s")
         if tpot is not None:
             points.append(Point(x=result["cell"]["batch"], samples=tuple(result["samples_s"]) or (tpot,)))
-    bend = find_bend(points) if points or not cells else _not_measured(cells, "tpot_s")
+    bend = find_bend(points, num_refits=num_refits) if points or not cells else _not_measured(cells, "tpot_s")
     return _row("decode", "B", "TPOT", bend, context)
 
 
@@ -147,7 +147,7 @@ def _predict(plan: Plan, device: str) -> dict[str, Any]:
         "dense_tokens": _ends(dense),
         "expert_rows": _ends(experts),
         "decode_batch": document["decode"]["crossover_batch"] if plan.decode_batches else [],
-        "bends": find_crossovers(plan, priced),
+        "bends": find_crossovers(plan, priced, num_refits=0),
         "step_s": {result["cell"]["name"]: _value(result, "step_s") for result in priced},
         "refused": None,
     }

@@ -217,7 +217,7 @@ class SimulatorDriver:
                 request_id=f"r{i}",
                 arrival_s=0.0,
                 prompt_len=cell.tokens if is_prefill else cell.context_len,
-                output_len=1 if is_prefill else plan.output_len,
+                output_len=1 if is_prefill else plan.output_len(cell),
                 after=f"r{i - 1}" if is_prefill and i else None,
             )
             for i in range(count)

@@ -123,16 +123,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         content = json.dumps(msgspec.to_builtins(self), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
-    @property
-    def output_len(self) -> int:
-        """Of a decode request: it outlives warm-up, window, profile and one step more."""
-        w = self.window
-        return w.warmup_steps + w.decode_steps + w.profiled_steps + 8
+    def output_len(self, cell: Cell) -> int:
+        """Of a decode cell's request: the first one outlives the others' prompts, warm-up, window and profile."""
+        w, prompts = self.window, cell.batch * cell.context_len
+        return -(-prompts // self.max_num_batched_tokens) + w.warmup_steps + w.decode_steps + w.profiled_steps + 8
 
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence."""
-        return max((*self.prefill_tokens, *self.decode_context_lens)) + self.output_len
+        return max(
+            cell.tokens + 2 if cell.kind == "prefill" else cell.context_len + self.output_len(cell)
+            for cell in self.cells
+        )
 
     @property
     def max_num_seqs(self) -> int:

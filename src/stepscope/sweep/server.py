@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -69,7 +69,7 @@ class ServerDriver:
             rounds = self._plan.window.warmup_steps + self._plan.window.prefill_repeats
             found = [self._round(1, cell.tokens, 1)[0] for _ in range(rounds)][self._plan.window.warmup_steps :]
         else:
-            found = self._round(cell.batch, cell.context_len, self._plan.output_len)
+            found = self._round(cell.batch, cell.context_len, self._plan.output_len(cell))
         problems = []
         hits = [each.cached_tokens for each in found if each.cached_tokens is not None]
         if any(hits):
@@ -113,6 +113,7 @@ class ServerDriver:
                     if event and event.get("choices"):
                         times.append(time.perf_counter())
         except (OSError, ValueError) as error:
+            _close(error)
             raise BadInput(
                 f"{self._url}: a completion failed ({error}). Does the server know {self._plan.model}?"
             ) from error
@@ -131,6 +132,7 @@ class ServerDriver:
             with urlopen(self._request(path), timeout=_TIMEOUT_S) as answer:  # noqa: S310  # http
                 found = json.loads(answer.read())
         except (OSError, ValueError) as error:
+            _close(error)
             reason = error.reason if isinstance(error, URLError) else error
             raise BadInput(f"{self._url}{path}: no answer ({reason}). Is the server running there?") from error
         return found if isinstance(found, dict) else {}
@@ -143,6 +145,12 @@ class ServerDriver:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _close(error: Exception) -> None:
+    """An answer that says no is held open by its error."""
+    if isinstance(error, HTTPError):
+        error.close()
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

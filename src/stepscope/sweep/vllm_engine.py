@@ -131,7 +131,7 @@ class VllmDriver:
             asked |= {"tokens": cell.tokens, "repeats": w.prefill_repeats}
         else:
             asked |= {"batch": cell.batch, "context_len": cell.context_len, "steps": w.decode_steps}
-            asked |= {"output_len": plan.output_len}
+            asked |= {"output_len": plan.output_len(cell)}
         answer = self._ask(asked)
         calls = [(int(begin), int(end), float(busy)) for begin, end, busy in answer["calls"]]
         log = self._read_log(calls[-1][1])
