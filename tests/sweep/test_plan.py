@@ -97,7 +97,7 @@ def test_the_file_says_what_each_part_is(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(before: str, after: str, problem: str, tmp_path: Path) -> None:
     text = to_yaml(plan())
     assert before in text
-    with pytest.raises(BadInput, match=".*") as refused:
+    with pytest.raises(BadInput) as refused:
         written(text.replace(before, after), tmp_path)
     assert problem in str(refused.value)
 

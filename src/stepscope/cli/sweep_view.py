@@ -79,10 +79,14 @@ def _where(row: dict[str, Any]) -> str:
 
 def _answer(row: dict[str, Any]) -> str:
     if row["answer"] == "found":
-        ends = "" if row["low"] is None else f" ({_number(row['low'])} to {_number(row['high'])})"
-        return f"{_number(row['at'])}{ends}"
+        return _with_ends(row, "at", "low", "high")
     answer: str = row["answer"]
     return "no bend" if answer == "straight" else answer.replace("_", " ")
+
+
+def _with_ends(row: dict[str, Any], value: str, low: str, high: str) -> str:
+    ends = "" if row[low] is None else f" ({_number(row[low])} to {_number(row[high])})"
+    return f"{_number(row[value])}{ends}"
 
 
 def _crossovers(document: dict[str, Any]) -> list[Section]:
@@ -91,7 +95,11 @@ def _crossovers(document: dict[str, Any]) -> list[Section]:
     rows, lines = [], []
     for row in document["crossovers"]:
         name = _where(row)
-        ends = (_number(row["first_slope"], 2), _number(row["last_slope"], 2), _number(row["half"]))
+        ends = (
+            _number(row["first_slope"], 2),
+            _number(row["last_slope"], 2),
+            _with_ends(row, "half", "half_low", "half_high"),
+        )
         rows.append(
             (name, row["axis"], row["of"], _answer(row), by_name.get(name, UNKNOWN), str(row["num_points"]), *ends)
         )
@@ -105,10 +113,11 @@ def _crossovers(document: dict[str, Any]) -> list[Section]:
         ">points",
         ">slope, first",
         ">last",
-        ">a/b",
+        ">a = b x at",
     )
     lines.append(
-        "slope: d log time / d log axis at the grid's ends, 0 is flat, 1 in proportion; a/b: where a + b x doubles a"
+        "slope: d log time / d log axis at the grid's ends, 0 is flat, 1 in proportion; a = b x: where a straight line "
+        "pays as much for x as at x = 0, which is the crossover where the terms add up instead of overlapping"
     )
     return [Section(title="three crossovers", lines=tuple(lines), grid=Grid(columns=columns, rows=tuple(rows)))]
 

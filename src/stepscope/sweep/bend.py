@@ -53,7 +53,8 @@ class Bend:
     Attributes:
         at, low, high: where it bends, and the 5th to 95th percentile of the refits that bend; None without a bend.
         share: of the refits that have a bend; None without refits.
-        half: x at which a fit without a bend pays as much for x as it pays at x = 0: a / b; None where not both.
+        half: x at which a straight line pays as much for x as it pays at x = 0: a / b, with its ends; None where not
+            both are paid. Where memory and compute add up instead of overlapping, this is the crossover.
         first_slope, last_slope: d log t / d log x at the ends: 0 flat, 1 in proportion.
     """
 
@@ -64,6 +65,8 @@ class Bend:
     high: float | None = None
     share: float | None = None
     half: float | None = None
+    half_low: float | None = None
+    half_high: float | None = None
     first_slope: float | None = None
     last_slope: float | None = None
     num_points: int = 0
@@ -81,13 +84,15 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
     x, y = np.array([p.x for p in ordered]), np.array([p.seconds for p in ordered])
     at = _bend_of(x, y, _noise(ordered))
     slopes = (_slope(x, y), _slope(x[::-1], y[::-1]))
-    a, b = fit_robust(np.column_stack([np.ones_like(x), x]), y)
-    half = float(a / b) if a > 0 and b > 0 else None
+    half = _half_of(x, y)
     refits = _refits(ordered, num_refits, seed)
-    bent = [found for found in refits if found is not None]
+    bent = [found for found, _ in refits if found is not None]
+    half_low, half_high = _ends([found for _, found in refits if found is not None], half)
     share = len(bent) / len(refits) if refits else None
     told: dict[str, Any] = {
         "half": half,
+        "half_low": half_low,
+        "half_high": half_high,
         "share": share,
         "first_slope": slopes[0],
         "last_slope": slopes[1],
@@ -96,10 +101,23 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
     if at is not None and share is None:
         return Bend(answer="found", reason="", at=at, **told)
     if at is not None and share is not None and share >= _LEAST_FOUND:
-        low, high = np.quantile(bent, [0.05, 0.95])
-        return Bend(answer="found", reason="", at=at, low=min(float(low), at), high=max(float(high), at), **told)
+        low, high = _ends(bent, at)
+        return Bend(answer="found", reason="", at=at, low=low, high=high, **told)
     answer, reason = _without(x, slopes)
     return Bend(answer=answer, reason=reason, **told)
+
+
+def _half_of(x: Array, y: Array) -> float | None:
+    a, b = fit_robust(np.column_stack([np.ones_like(x), x]), y)
+    return float(a / b) if a > 0 and b > 0 else None
+
+
+def _ends(draws: Sequence[float], value: float | None) -> tuple[float | None, float | None]:
+    """The 5th and 95th percentile, and the value between them; None without either."""
+    if value is None or not draws:
+        return None, None
+    low, high = np.quantile(draws, [0.05, 0.95])
+    return min(float(low), value), max(float(high), value)
 
 
 def _slope(x: Array, y: Array) -> float:
@@ -150,12 +168,14 @@ def _candidates(x: Array) -> list[float]:
     return [*found, float(x[-2])]
 
 
-def _refits(points: Sequence[Point], count: int, seed: int) -> list[float | None]:
+def _refits(points: Sequence[Point], count: int, seed: int) -> list[tuple[float | None, float | None]]:
+    """Bend and half of each."""
     rng = np.random.default_rng(seed)
     noise, found = _noise(points), []
     for _ in range(count):
         left_out = int(rng.integers(1, len(points) - 1)) if len(points) > LEAST_POINTS else None
         kept = [p for i, p in enumerate(points) if i != left_out]
         y = np.array([float(np.median(rng.choice(p.samples, len(p.samples)))) for p in kept])
-        found.append(_bend_of(np.array([p.x for p in kept]), y, noise))
+        x = np.array([p.x for p in kept])
+        found.append((_bend_of(x, y, noise), _half_of(x, y)))
     return found
