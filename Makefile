@@ -49,10 +49,11 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
 		$(BIN)/pytest -m "engine or browser"
 
-check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark, and simulated against measured latencies
+check-long: $(VENV)/.stamp ## what takes longer: reading, simulated against measured latencies, the demo sweep
 	$(BIN)/python benchmarks/reading.py
 	sh examples/install_engine.sh $(ENGINE_VENV)
 	$(BIN)/python benchmarks/same_time.py --engine-python $(ENGINE_VENV)/bin/python
+	$(BIN)/python benchmarks/demo_sweep.py --engine-python $(ENGINE_VENV)/bin/python
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(ENGINE_VENV) $(SOURCES) dist build .mypy_cache .ruff_cache .pytest_cache

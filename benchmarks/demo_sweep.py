@@ -28,8 +28,8 @@ ENVIRONMENT = {
 HEAD = """# The demo sweep
 
 `python benchmarks/demo_sweep.py`, part of `make check-long`: the grid `demo` on vLLM's CPU engine, the model `demo`
-(two layers, 16 experts, 4 a token, random weights), one thread. Step times are CPU seconds of the engine's thread, those
-by family wall time of a profiled step, which a shared machine stretches. What the columns and crossovers mean:
+(two layers, 16 experts, 4 a token, random weights), one thread. Step times are CPU seconds of the engine's thread;
+those by family are wall time of a profiled step, which a shared machine stretches. What columns and crossovers mean:
 [docs/sweep.md](../../docs/sweep.md).
 
 """

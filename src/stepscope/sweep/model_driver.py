@@ -174,7 +174,7 @@ def _conditions(plan: Plan, device: str) -> dict[str, Any]:
         "checkpoint_hash": hash_config(raw),
         "quantisation": f"weights {held.weights or 'as stored'}, experts {held.experts or 'as weights'}, KV {held.kv}",
         "parallel": f"TP {held.tp}, DP {held.dp}, EP {held.ep}",
-        "engine": f"stepscope {plan.engine} {metadata.version('stepscope')}",
+        "engine": f"stepscope {plan.engine} {_own_version()}",
         "drivers": None,
         "device": device,
         "attention_backend": "modelled",
@@ -183,6 +183,14 @@ def _conditions(plan: Plan, device: str) -> dict[str, Any]:
         "limits": f"{plan.max_num_batched_tokens} tokens, {plan.max_num_seqs} seats, {plan.max_model_len} long",
         "graphs": "eager" if held.enforce_eager else "captured",
     }
+
+
+def _own_version() -> str:
+    """Of the models; a source tree that is not installed has none."""
+    try:
+        return metadata.version("stepscope")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 class SimulatorDriver:
