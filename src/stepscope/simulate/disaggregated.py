@@ -22,8 +22,9 @@ from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.clock import to_seconds, to_ticks
 from stepscope.simulate.outcome import Outcome
 from stepscope.simulate.pool import COMES, Events, choose, start_engines
-from stepscope.simulate.scheduler import Scheduler, SchedulerRules
+from stepscope.simulate.scheduler import SchedulerRules
 from stepscope.simulate.simulation import Handover, Options
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

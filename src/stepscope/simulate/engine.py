@@ -19,11 +19,11 @@ from stepscope.simulate.clock import to_ticks
 from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
 from stepscope.simulate.outcome import Outcome, StepSpan
 from stepscope.simulate.policy import TimedPolicy
-from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.simulation import Detail, Options, SimulatedRequest, SimulatedStep, Simulation
 from stepscope.simulate.stages import Pipeline, Stages, check_stages
 from stepscope.simulate.step_time import StepTime, price
 from stepscope.simulate.stretch import find_stretch
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
