@@ -85,7 +85,7 @@ def read_recorded_load(run: Path, steps_log: Path | None = None) -> RecordedLoad
     )
 
 
-def read_measured(path: Path) -> tuple[RequestTimes, ...]:
+def read_measured_times(path: Path) -> tuple[RequestTimes, ...]:
     """Latencies of a measured run: of a step log, a simulated run, or a client's result file.
 
     Raises:

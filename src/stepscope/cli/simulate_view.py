@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import stepscope
 from stepscope.report.section import Grid, Section
-from stepscope.simulate.step_parts import find_step_bound
+from stepscope.simulate.step_shares import find_step_bound
 from stepscope.simulate.summary import BINDING, LATENCIES, STATISTICS, find_binding, find_figures, name_binding
 from stepscope.units import UNKNOWN, show_fraction
 

@@ -13,7 +13,7 @@ import typer
 
 import stepscope
 from stepscope.answers.recorded_load import RecordedLoad, read_recorded_load
-from stepscope.answers.whatif import beyond, compare_latencies, find_differences
+from stepscope.answers.whatif import beyond, compare_latencies, find_figure_changes
 from stepscope.calibrate.measured import in_order, steps_of_stream, steps_of_table
 from stepscope.calibrate.steps import About, Modelled, calibrate_steps
 from stepscope.cli.join import StepLogFolder
@@ -219,7 +219,7 @@ def whatif(
     }
     if not off and settings:
         after = run_scenario(_changed(before.scenario, settings), steps="none")
-        document["figures"] = [asdict(row) for row in find_differences(before, after, limits)]
+        document["figures"] = [asdict(row) for row in find_figure_changes(before, after, limits)]
     write_view(document, document["figures"] or document["reproduced"], format_, None, whatif_sections)
     if off:
         told = ", ".join(f"{row.name} {row.statistic} {_percent(row.error)}" for row in off)
