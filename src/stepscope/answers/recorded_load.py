@@ -15,7 +15,7 @@ from stepscope.errors import BadInput
 from stepscope.join.requests import account_requests
 from stepscope.latency import RequestTimes
 from stepscope.readers.clients.reader import read_clients
-from stepscope.readers.step_log import read_step_log
+from stepscope.readers.step_log import holds_step_log, read_step_log
 from stepscope.record.step_log import SUFFIX
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scenario import EngineOptions
@@ -77,7 +77,7 @@ def read_recorded_load(run: Path, steps_log: Path | None = None) -> RecordedLoad
         return _from_log(steps_log)
     if is_run(path):
         return _from_simulated(path)
-    if path.suffix == SUFFIX or (path.is_dir() and any(path.rglob(f"*{SUFFIX}"))):
+    if holds_step_log(path):
         return _from_log(path)
     raise BadInput(
         f"{run}: a trace tells of steps, not of when requests arrived. Name the step log that was recorded beside it "
