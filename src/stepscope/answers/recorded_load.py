@@ -128,6 +128,9 @@ def from_stream(stream: Stream, source: str) -> RecordedLoad:
     for place, account in enumerate(whole):
         requests.append(_request(account, place, begin_ns, requests))
     notes = ["prompts' texts are not logged: a hit is given the beginning of an earlier request that is long enough"]
+    unknown = sum(account.prefix_hit_tokens is None for account in whole)
+    if unknown:
+        notes.append(f"of {unknown} requests the prefix hit is not logged: they are taken to share no text")
     left_out = len(accounts) - len(whole)
     if left_out:
         notes.append(

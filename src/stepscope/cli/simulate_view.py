@@ -35,7 +35,7 @@ TOTALS = {
     "duration": "seconds, first arrival to last output",
     "steps": "engine steps",
     "preemptions": "preemptions",
-    "prefix_hit_share": "prompt tokens found in the prefix cache",
+    "prefix_hit_share": "prefix hits, share of the prompt tokens",
 }
 
 

@@ -1,4 +1,4 @@
-"""Pool: engines that step on their own, each with a clock, a scheduler and a cache; a router sends them requests.
+"""EnginePool: engines that step on their own, each with a clock, a scheduler and a cache; a router sends them requests.
 
 Events are ordered by (time, priority, sequence): what comes from outside an engine, then the ends of steps, then the
 scheduling of next ones, so that engines that end a step at the same time see each other's news alike. A single engine
@@ -109,13 +109,7 @@ class PoolEngine:
     @property
     def load(self) -> RankLoad:
         """What a router sees."""
-        policy = self.policy
-        return RankLoad(
-            num_waiting=policy.num_waiting,
-            num_running=policy.num_running,
-            kv_usage=1 - policy.num_free_blocks / self._num_blocks if self._num_blocks else 0.0,
-            num_inside=self.num_inside,
-        )
+        return RankLoad.of(self.policy, num_blocks=self._num_blocks, num_inside=self.num_inside)
 
     def wake(self, now: int) -> None:
         """Something came: schedule, unless a step is waited for."""

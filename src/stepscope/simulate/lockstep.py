@@ -126,14 +126,7 @@ class _Rank:
 
     def load(self) -> RankLoad:
         """What its scheduler reports."""
-        policy = self.policy
-        usage = 1 - policy.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
-        return RankLoad(
-            num_waiting=policy.num_waiting,
-            num_running=policy.num_running,
-            kv_usage=usage,
-            num_inside=self.num_inside,
-        )
+        return RankLoad.of(self.policy, num_blocks=self.num_blocks, num_inside=self.num_inside)
 
     def schedule(self, journal: Journal, rank: int) -> StepPlan | None:
         """Its share of the next step, with the requests that have come by its own time; None where it has none."""
