@@ -42,6 +42,7 @@ NUM_BLOCKS = 60_000
 # bench/examples/RTXPRO6000/*/validation/summary.txt of casys-kaist/LLMServingSim: error of the mean over all requests
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": "TTFT -4.0, TPOT -1.0, E2E -1.8",
+    "Qwen/Qwen3-32B": "TTFT +1.3, TPOT +0.8, E2E +1.0",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "TTFT -13.6, TPOT -1.7, E2E -2.2",
 }
 

@@ -56,7 +56,7 @@ def find_findings(account: Account) -> tuple[Finding, ...]:
                 ),
                 value_ns=skew.awaited_ns[skew.late_rank],
                 grade="derived",
-                not_shown=say("why it is late: compare its budget with the others' in the same step"),
+                not_shown=say("whether its work can be spread evenly; question 6 says what it was longer in"),
             )
         )
     order = ("supply", "host", "compute", "kv", "comm", "idle", "unknown")

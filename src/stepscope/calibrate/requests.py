@@ -139,7 +139,7 @@ def fit_requests(
         for _ in range(RUNS_A_ROUND):
             drawn = _draw(form, rng)
             run = setup.run(log, drawn)
-            spans.append(_spans(run, drawn, num_fitted))
+            spans.append(_spans(_Steps.of(run, drawn, setup.num_ranks), run, num_fitted))
             simulated.append(Latencies.of(run.requests[:num_fitted]))
         loss = mean_error(Latencies.median(simulated), measured)
         if loss < best_loss:
@@ -171,9 +171,8 @@ def _draw(form: StepForm, rng: np.random.Generator) -> StepForm:
     return StepForm(coefficients=tuple((np.array(form.coefficients) * factors).tolist()), saturation=form.saturation)
 
 
-def _spans(run: Simulation, form: StepForm, count: int) -> Array:
+def _spans(steps: _Steps, run: Simulation, count: int) -> Array:
     """Terms of what was computed while the first requests waited, decoded, and both, in the order of `joined`."""
-    steps = _Steps.of(run, form)
     times = [each.times for each in run.requests[:count]]
     arrival = steps.until(np.array([each.arrival_s for each in times]))
     first = steps.until(np.array([each.first_token_s for each in times]))
@@ -210,8 +209,10 @@ class _Steps:
     before: Array
 
     @classmethod
-    def of(cls, run: Simulation, form: StepForm) -> _Steps:
-        together = [list(group) for _, group in groupby(run.steps, key=lambda step: step.start_s)]
+    def of(cls, run: Simulation, form: StepForm, num_ranks: int) -> _Steps:
+        together = [[step] for step in run.steps]
+        if num_ranks > 1:
+            together = [list(group) for _, group in groupby(run.steps, key=lambda step: step.start_s)]
         terms = np.array(
             [form.terms([*(step.shape for step in group), *[None] * group[0].num_dummy]) for group in together]
         )

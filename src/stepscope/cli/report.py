@@ -33,9 +33,11 @@ from stepscope.cli.options import (
     PartTime,
     ReportFormat,
     TracePath,
+    UseCache,
     Workers,
     as_output_ends,
     choose_concurrency,
+    find_kept,
     read_account,
     wanted_part,
     write_result,
@@ -43,7 +45,9 @@ from stepscope.cli.options import (
 from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet, write_rows
 from stepscope.errors import CheckFailed
 from stepscope.join.evidence import to_document as joined_document
+from stepscope.join.graph_shapes import find_shapes, say_shapes, shapes_document
 from stepscope.join.sources import Paths
+from stepscope.readers.kineto.graph_capture import read_graphs
 from stepscope.report.charts import write_charts
 from stepscope.report.document import to_document, to_message_table
 from stepscope.report.html import render_html
@@ -76,6 +80,12 @@ Charts = Annotated[Path | None, typer.Option("--charts", help="Write each chart 
 Tables = Annotated[Path | None, typer.Option("--tables", help="Write each table as CSV and Parquet into this folder.")]
 
 
+GraphCaptures = Annotated[
+    list[Path] | None,
+    typer.Option("--graph-capture", help="A trace of the graphs' capture, for shapes inside graphs; may be repeated."),
+]
+
+
 def explain(
     trace: TracePath,
     format_: ExplainFormatOption = ExplainFormat.text,
@@ -95,22 +105,32 @@ def explain(
     workers: Workers = None,
     ray: OnRay = False,
     memory_limit: MemoryLimit = None,
+    cache: UseCache = True,
+    graph_capture: GraphCaptures = None,
 ) -> None:
     """Say where the time of a recorded run went (csv: budget table)."""
-    concurrency = choose_concurrency(workers, ray, memory_limit)
-    account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
-    document = to_document(account)
-    paths = to_paths(log, metrics, steps_log, client, experts)
-    joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
-    if joined is not None:
+    part, paths = wanted_part(steps_, time), to_paths(log, metrics, steps_log, client, experts)
+    kept = find_kept(trace, catalog, device) if cache and part is None else None
+    needs_account = tables is not None or format_ is ExplainFormat.csv or paths != Paths() or bool(graph_capture)
+    document = kept.read() if kept is not None and not needs_account else None
+    account, joined = None, None
+    if document is None:
+        account = read_account(trace, catalog, device, choose_concurrency(workers, ray, memory_limit), part)
+        document = to_document(account)
+        if kept is not None:
+            kept.write(document)
+    if account is not None and graph_capture:
+        _take_shapes(document, account, graph_capture)
+    if account is not None and paths != Paths():
+        joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths)
         document["joined"] = joined_document(joined)
         document["messages"] |= to_message_table(joined.messages)
     translate = make_translator(lang, document)
     if charts is not None:
         write_charts(document, _folder(charts), translate)
-    if tables is not None:
+    if account is not None and tables is not None:
         _write_tables(account, _folder(tables))
-    if format_ is ExplainFormat.csv:
+    if account is not None and format_ is ExplainFormat.csv:
         write_result(to_csv(budget_rows(account), _columns("budget")), output)
     elif format_ is ExplainFormat.json:
         write_result(to_json(document), output)
@@ -120,6 +140,15 @@ def explain(
         more = evidence_sections(joined, lambda message: translate(str(message))) if joined is not None else ()
         to_view = to_markdown if format_ is ExplainFormat.md else to_text
         write_result(to_view(document, translate, more), output)
+
+
+def _take_shapes(document: dict[str, Any], account: Account, captures: list[Path]) -> None:
+    """Operations and shapes of kernels inside graphs, from traces of the graphs' capture."""
+    graphs = [graph for path in captures for graph in read_graphs(path)]
+    shapes = find_shapes([rank.store for rank in account.ranks], graphs)
+    document["graph_shapes"] = shapes_document(shapes, has_capture=True)
+    message = say_shapes(shapes, has_capture=True)
+    document["messages"] |= to_message_table([message] if message is not None else [])
 
 
 def _folder(path: Path) -> Path:

@@ -13,6 +13,7 @@ from stepscope.answers.findings import find_findings
 from stepscope.answers.lateness import explain_lateness, skew_by_step, total_balance_ns
 from stepscope.answers.questions import answer_questions
 from stepscope.evidence import GRADES
+from stepscope.join.graph_shapes import find_shapes, say_shapes, shapes_document
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
 from stepscope.steps.ranks import ArrivalSkew
@@ -36,6 +37,8 @@ SIMULATED = "simulated"
 def to_document(account: Account) -> dict[str, Any]:
     """The whole report."""
     answers, findings = answer_questions(account), find_findings(account)
+    shapes = find_shapes([rank.store for rank in account.ranks], ())
+    in_graphs = say_shapes(shapes, has_capture=False)
     return {
         "schema": SCHEMA,
         "version": stepscope.__version__,
@@ -72,7 +75,8 @@ def to_document(account: Account) -> dict[str, Any]:
             }
             for f in findings
         ],
-        "messages": _messages(account, answers, findings),
+        "graph_shapes": shapes_document(shapes, has_capture=False),
+        "messages": _messages(account, answers, findings) | to_message_table(filter(None, [in_graphs])),
     }
 
 
