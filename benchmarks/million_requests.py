@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
 from stepscope.simulate.request import Request
 from stepscope.simulate.scheduler import SchedulerRules
 from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
@@ -56,10 +56,10 @@ def run(name: str, count: int) -> None:
     compiled, stretch = WAYS[name]
     requests, cost = make_requests(count, stretch), make_cost()
     if compiled:
-        run_columns(Columns(requests[:10]), RULES, cost, compiled=True)
+        run_columns(RequestColumns(requests[:10]), RULES, cost, compiled=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.process_time()
-    outcome = run_columns(Columns(requests), RULES, cost, compiled=compiled)
+    outcome = run_columns(RequestColumns(requests), RULES, cost, compiled=compiled)
     assert isinstance(outcome, CompressedRun), outcome
     outcome.spreads()
     told = {

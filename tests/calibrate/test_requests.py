@@ -153,7 +153,13 @@ def test_a_log_without_the_clients_clock_counts_from_the_queue(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("", "holds no request"), ("{}", "line 1"), ("not json", "line 1"), (lines(ROW | {"queued_ts": None}), "line 1")],
+    [
+        ("", "holds no request"),
+        ("{}", "line 1"),
+        ("not json", "line 1"),
+        (lines(ROW | {"queued_ts": None}), "line 1"),
+        (lines(ROW | {"queued_ts": 6.0, "output_toks": 0}), "line 1: a request without a prompt or without an output"),
+    ],
 )
 def test_a_log_that_is_none_is_refused(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "requests.jsonl"

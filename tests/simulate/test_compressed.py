@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepscope.errors import BadInput
 from stepscope.latency import spread
 from stepscope.simulate.clock import TICKS_PER_S, to_ticks
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
 from stepscope.simulate.engine import Options, Simulation, check_workload, simulate
 from stepscope.simulate.event_loop import steps_until
 from stepscope.simulate.request import Request, Segment
@@ -32,7 +32,7 @@ COST = StepTime(
 
 def fast(run: Run, *, compiled: bool = False) -> CompressedRun | str:
     check_workload(run.requests, run.rules)
-    return run_columns(Columns(run.requests), run.rules, run.cost, host=to_ticks(run.host_s), compiled=compiled)
+    return run_columns(RequestColumns(run.requests), run.rules, run.cost, host=to_ticks(run.host_s), compiled=compiled)
 
 
 def exact(run: Run) -> Simulation:

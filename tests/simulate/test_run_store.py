@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepscope.answers.account import explain
-from stepscope.answers.recorded_load import read_measured, read_recorded_load
+from stepscope.answers.recorded_load import read_measured_times, read_recorded_load
 from stepscope.errors import BadInput
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
@@ -103,7 +103,7 @@ def test_its_requests_can_be_simulated_again(plain: Outcome, tmp_path: Path) -> 
     load = read_recorded_load(write_simulated_run(plain, tmp_path / "run", rules))
     assert load.requests == plain.scenario.requests
     assert load.rules == rules["rules"]
-    for read, request in zip(read_measured(tmp_path / "run"), plain.shown.requests, strict=True):
+    for read, request in zip(read_measured_times(tmp_path / "run"), plain.shown.requests, strict=True):
         assert read.ttft_s == pytest.approx(request.times.ttft_s)
         assert read.e2el_s == pytest.approx(request.times.e2el_s)
 

@@ -39,14 +39,14 @@ from stepscope.pool import map_tasks
 from stepscope.report.model_charts import write_model_charts
 from stepscope.report.search_charts import search_charts
 from stepscope.simulate.scenario import EngineOptions, Scenario
-from stepscope.simulate.search import KEPT, Point, find_frontier, keeps_limits, key_of, make_grid, run_trial
+from stepscope.simulate.search import KEPT, Point, find_frontier, keeps_limits, key_of, make_grid, run_point
 from stepscope.simulate.settings import split_setting
 from stepscope.simulate.step_costs import Served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.simulate.search import Trial
+    from stepscope.simulate.search import GridPoint
 
 SCHEMA = "stepscope.search/1"
 LATENCIES = ("ttft p50", "ttft p99", "tpot p50", "tpot p99", "e2el p50")
@@ -90,8 +90,8 @@ def search(
     fitted = None if calibration is None else read_calibration(calibration)
     served = Served(model=model, hardware=hardware)
     base = Scenario(requests=load, engine=EngineOptions(), served=served, calibration=fitted)
-    trials = make_grid(with_settings(base, settings or ()), [_split_over(text) for text in over], limits)
-    points = run_trials(trials, keep, workers=workers, ray=ray)
+    grid = make_grid(with_settings(base, settings or ()), [_split_over(text) for text in over], limits)
+    points = run_grid(grid, keep, workers=workers, ray=ray)
     refused = [point["refused"] for point in points if point["refused"]]
     if len(refused) == len(points):
         raise BadInput(f"none of the {len(points)} points can run. The first: {refused[0]}")
@@ -123,13 +123,13 @@ def _split_over(text: str) -> tuple[str, tuple[str, ...]]:
     return name, parts
 
 
-def run_trials(trials: Sequence[Trial], keep: Path | None, *, workers: int | None, ray: bool) -> list[Point]:
+def run_grid(grid: Sequence[GridPoint], keep: Path | None, *, workers: int | None, ray: bool) -> list[Point]:
     """Every point, in the order of the grid; kept ones are not run again, new ones are kept as they come."""
     kept = {} if keep is None else _read_kept(keep)
-    keys = [key_of(trial) for trial in trials]
-    missing = [trial for trial, key in zip(trials, keys, strict=True) if key not in kept]
+    keys = [key_of(grid_point) for grid_point in grid]
+    missing = [grid_point for grid_point, key in zip(grid, keys, strict=True) if key not in kept]
     found = dict(kept)
-    with closing(map_tasks(run_trial, missing, workers=workers, ray=ray)) as results:  # type: ignore[type-var]
+    with closing(map_tasks(run_point, missing, workers=workers, ray=ray)) as results:  # type: ignore[type-var]
         for point in results:
             found[point["key"]] = point
             if keep is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.answers.recorded_load import read_measured
+from stepscope.answers.recorded_load import read_measured_times
 from stepscope.answers.whatif import compare_latencies
 from stepscope.cli.load_options import (
     OutputLenOption,
@@ -136,7 +136,7 @@ def simulate(
     whole = Scenario(requests=load, engine=engine, served=served, calibration=fitted)
     said = [] if acceptance is None else [f"acceptance={acceptance}"]
     scenario = with_settings(whole, [*said, *(settings or ())])
-    measured = None if compare is None else read_measured(compare)
+    measured = None if compare is None else read_measured_times(compare)
     outcome = run_scenario(scenario)
     document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
     if measured is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import stepscope
 from stepscope.report.section import Grid, Section
-from stepscope.simulate.step_parts import find_step_bound
+from stepscope.simulate.step_shares import find_step_bound
 from stepscope.simulate.summary import BINDING, LATENCIES, STATISTICS, find_binding, find_figures, name_binding
 from stepscope.units import UNKNOWN, show_fraction
 
@@ -35,7 +35,7 @@ TOTALS = {
     "duration": "seconds, first arrival to last output",
     "steps": "engine steps",
     "preemptions": "preemptions",
-    "prefix_hit_share": "prompt tokens found in the prefix cache",
+    "prefix_hit_share": "prefix hits, share of the prompt tokens",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from math import exp, log
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.cost.families import FAMILIES
@@ -18,6 +19,7 @@ from stepscope.models.parallel import ParallelPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from random import Random
 
     from stepscope.batch import BatchShape, PhaseSums
     from stepscope.evidence import Grade
@@ -41,6 +43,7 @@ FIXED: dict[str, str] = {
 _BEND = re.compile(r"token_s_from_([1-9]\d*)")  # the seconds of a token beyond that many; token_s ends there
 PHASES = ("prefill", "decode", "mixed")
 RANGED = ("tokens", "requests", "kv_len")
+_Z90 = 1.645  # normal deviate of an interval of 90 %
 
 
 def bend_name(tokens: int) -> str:
@@ -171,6 +174,11 @@ class Calibration:
             host_s=at("host_s", self.host_s),
             draws={},
         )
+
+    def draw_speed(self, rng: Random) -> float:
+        """How slow a whole run may be: log-normal, with the drift's ends as its 5th and 95th percentile."""
+        low, high = log(max(self.drift.low, 1e-6)), log(self.drift.high)
+        return exp(rng.gauss((low + high) / 2, (high - low) / 2 / _Z90))
 
     def grade(self, shape: BatchShape) -> Grade:
         """What a prediction of it is: modelled inside the ranges that were fitted, extrapolated outside or unknown."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.simulate.event_loop import Demand, Found, Limits, Times, run_events, steps_until
+from stepscope.simulate.event_loop import Demand, Found, LoopRules, Times, run_events, steps_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ _MOST = (1 << 63) - 1
 
 
 @cache
-def load_loop() -> Callable[[Demand, Limits, Times, Found], int] | None:
+def load_loop() -> Callable[[Demand, LoopRules, Times, Found], int] | None:
     """The compiled loop; None where numba is not installed."""
     try:
         from numba import njit  # noqa: PLC0415  # an extra
@@ -31,7 +31,7 @@ def load_loop() -> Callable[[Demand, Limits, Times, Found], int] | None:
     names = run_events.__globals__ | {"steps_until": njit(cache=True)(steps_until)}
     loop = FunctionType(run_events.__code__, names, run_events.__name__)
     loop.__module__, loop.__qualname__ = run_events.__module__, run_events.__qualname__
-    compiled: Callable[[Demand, Limits, Times, Found], int] = njit(cache=True)(loop)
+    compiled: Callable[[Demand, LoopRules, Times, Found], int] = njit(cache=True)(loop)
     return compiled
 
 
@@ -46,12 +46,12 @@ class Sizes:
     longest_wait: int  # after another request's end
 
 
-def last_tick(limits: Limits, times: Times, sizes: Sizes) -> int:
+def last_tick(rules: LoopRules, times: Times, sizes: Sizes) -> int:
     """The tick up to which no number of a run can leave 64 bits, about six days; below 0 where they do not hold it."""
-    step = limits.host + times.most_ticks
-    step += times.most_slope * limits.seats * (sizes.longest + 1)
-    step += (times.per_row + times.per_query) * limits.budget
-    step += (times.per_kv + times.per_query_kv * limits.budget) * limits.seats * sizes.longest
+    step = rules.host + times.most_ticks
+    step += times.most_slope * rules.seats * (sizes.longest + 1)
+    step += (times.per_row + times.per_query) * rules.budget
+    step += (times.per_kv + times.per_query_kv * rules.budget) * rules.seats * sizes.longest
     jump = step * (sizes.longest + 2)  # an upper bound of what one jump adds
     last = _MOST - 2 * jump - sizes.longest_wait
     if last < sizes.latest or (sizes.num_tokens + sizes.count) * sizes.count > _MOST:

@@ -15,9 +15,9 @@ from stepscope.models.hf_config import read_model
 from stepscope.models.kv_layout import kv_bytes_per_token
 from stepscope.simulate.disaggregated import Link, simulate_disaggregated
 from stepscope.simulate.engine import simulate
+from stepscope.simulate.engine_pool import EnginePool, simulate_replicas
 from stepscope.simulate.lockstep import simulate_ranks
 from stepscope.simulate.pipeline import simulate_pipeline
-from stepscope.simulate.pool import EnginePool, simulate_replicas
 from stepscope.simulate.stages import Stages
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from stepscope.errors import BadInput
-from stepscope.simulate.step_parts import StepParts, divide_steps
+from stepscope.simulate.step_shares import StepShares, divide_steps
 from stepscope.store.events import NO_ID, SIMULATION, EventCounts, Events, EventStore, Origin, Track, order_events
 from stepscope.store.run import import_run
 from stepscope.store.schema import FRAME, OP, SCOPE, Column
@@ -112,7 +112,7 @@ def to_store(outcome: Outcome, described: Mapping[str, Any], rank: int = 0) -> E
     )
 
 
-def _events(steps: Sequence[SimulatedStep], parts: StepParts, host_s: float) -> Iterator[_Event]:
+def _events(steps: Sequence[SimulatedStep], parts: StepShares, host_s: float) -> Iterator[_Event]:
     """Steps, their parts, and what stands before each."""
     before = 0
     cuts = np.cumsum(parts.shares, axis=1)

@@ -7,7 +7,6 @@ whole stretches of the recording were. Without draws its ends are taken, which l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 NUM_DRAWS = 20  # of a calibration without a model; with one each draw is a table of its own, so fewer
 NUM_MODEL_DRAWS = 8
-_Z90 = 1.645  # normal deviate of an interval of 90 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +85,7 @@ def make_costs(
     middle = _timed(found.step_time, calibration.host_s.value if host_s is None else host_s)
     count = min(NUM_DRAWS if calibration.cost == "none" else NUM_MODEL_DRAWS, calibration.num_draws)
     rng = Random(0)  # noqa: S311  # which refits are drawn, no secret
-    drawn = [calibration.drawn(place, _speed(calibration, rng)) for place in range(count)]
+    drawn = [calibration.drawn(place, calibration.draw_speed(rng)) for place in range(count)]
     alternatives = tuple(_drawn_time(served, reach, each, host_s) for each in drawn)
     ends = tuple(_timed(each, middle.host_s) for each in (found.low, found.high))
     return StepCosts(
@@ -120,12 +118,6 @@ def _drawn_time(served: Served | None, reach: Reach, drawn: Calibration, host_s:
     step_time = _times(served, reach, drawn).step_time
     assert step_time is not None
     return _timed(step_time, drawn.host_s.value if host_s is None else host_s)
-
-
-def _speed(calibration: Calibration, rng: Random) -> float:
-    """Log-normal, with the drift's ends as its 5th and 95th percentile."""
-    low, high = log(max(calibration.drift.low, 1e-6)), log(calibration.drift.high)
-    return exp(rng.gauss((low + high) / 2, (high - low) / 2 / _Z90))
 
 
 def _source(served: Served | None, found: ModelTime) -> str:
