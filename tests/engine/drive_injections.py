@@ -1,18 +1,19 @@
 """Run by the engine's interpreter: the same load again and again in one process, each time with one thing made slower.
 
-    python drive_injections.py FOLDER [NAME ...]
+    python drive_injections.py 1|2 FOLDER [NAME ...]
 
 An injected function takes the file and name of the one that it wraps, so that a capture shows it as if the cost stood
-in that function. Captures go to FOLDER/traces/NAME; `reference` and `unchanged` have nothing injected.
+in that function. 1: all but the late rank, one rank. 2: two tensor-parallel ranks. Captures go to FOLDER/traces/NAME; `reference` and `unchanged` have nothing injected.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -104,18 +105,14 @@ def sort_logits(_original: Any, _self: Any, logits: Any, *_args: Any, **_kwargs:
 
 @contextmanager
 def no_prefix_hits() -> Iterator[None]:
-    from vllm.v1.core.kv_cache_manager import KVCacheManager  # noqa: PLC0415
-
-    original = KVCacheManager.__init__
-    found = [each for each in MANAGERS if each.enable_caching]
-    for each in found:
+    """As with enable_prefix_caching off."""
+    for each in MANAGERS:
         each.enable_caching = False
     try:
         yield
     finally:
-        for each in found:
+        for each in MANAGERS:
             each.enable_caching = True
-        KVCacheManager.__init__ = original
 
 
 MANAGERS: list[Any] = []
@@ -187,7 +184,6 @@ def capture(llm: Any, folder: Path, name: str) -> None:
         best = min(best, spread)
         if best < CALM:
             break
-    print(f"{name}: try {attempt + 1}, steps differ by {best:.2f}", flush=True)
 
 
 def without_tables(worker: Any) -> None:
@@ -195,15 +191,13 @@ def without_tables(worker: Any) -> None:
     worker.profiler.dump_cpu_time_total = False
 
 
-def main(folder: Path, names: list[str]) -> None:
-    import torch  # noqa: PLC0415
+def make_engine(folder: Path, num_ranks: int) -> Any:
     from vllm import LLM  # noqa: PLC0415
 
-    t0 = time.time()
     model = folder / "model"
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps(MODEL))
-    llm = LLM(
+    return LLM(
         model=str(model),
         load_format="dummy",
         skip_tokenizer_init=True,
@@ -222,25 +216,68 @@ def main(folder: Path, names: list[str]) -> None:
             "torch_profiler_with_stack": True,
             "torch_profiler_use_gzip": False,
         },
+        **({} if num_ranks == 1 else {"tensor_parallel_size": num_ranks, "distributed_executor_backend": "mp"}),
     )
-    print("load", time.time() - t0)
+
+
+def run_one_rank(folder: Path, names: list[str]) -> None:
+    """All injections into one process that is engine and worker."""
+    llm = make_engine(folder, 1)
+    import torch  # noqa: PLC0415
+
     core = llm.llm_engine.engine_core.engine_core
     MANAGERS.append(core.scheduler.kv_cache_manager)
-    print(type(core.scheduler), type(core.model_executor))
     OPERANDS.extend(torch.ones(shape) for shape in ((256, 768), (768, 1024)))
     known = injections()
-    serve(llm, "warm-")
+    serve(llm, "first-")
     capture(llm, folder / "traces", "warm")
     for name in names or ["reference", *known, "unchanged"]:
-        t0 = time.time()
-        if name in known:
-            with known[name]():
-                capture(llm, folder / "traces", name)
-        else:
+        with known[name]() if name in known else nullcontext():
             capture(llm, folder / "traces", name)
-        print(name, time.time() - t0, flush=True)
-    llm.llm_engine.engine_core.shutdown()
+
+
+def run_two_ranks(folder: Path, names: list[str]) -> None:
+    """A rank that is late before each of its collectives, and an engine that keeps both waiting for work."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"{cores[0]}|{cores[-1]}"
+    os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to the workers
+    llm = make_engine(folder, 2)
+    executor = llm.llm_engine.engine_core.engine_core.model_executor
+    serve(llm, "first-")
+    capture(llm, folder / "traces", "warm")
+    for name in names or ["reference", "late", "starved", "unchanged"]:
+        if name == "late":
+            executor.collective_rpc(late_rank)
+        with starved() if name == "starved" else nullcontext():
+            capture(llm, folder / "traces", name)
+        if name == "late":
+            executor.collective_rpc(in_time)
+
+
+def late_rank(worker: Any) -> None:
+    """Rank 1 pauses in the row-parallel layers, before their all-reduce."""
+    from vllm.model_executor.layers.linear import RowParallelLinear  # noqa: PLC0415
+
+    if worker.rank == 1:
+        RowParallelLinear.injected = wrapped(RowParallelLinear, "forward", pause)
+        RowParallelLinear.injected.__enter__()
+
+
+def in_time(worker: Any) -> None:
+    """Take the pause out again."""
+    from vllm.model_executor.layers.linear import RowParallelLinear  # noqa: PLC0415
+
+    if worker.rank == 1:
+        RowParallelLinear.injected.__exit__(None, None, None)
+
+
+def starved() -> Any:
+    """The engine takes longer over each step's output."""
+    from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
+
+    return wrapped(Scheduler, "update_from_output", pause)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    num_ranks, target, *wanted = sys.argv[1:]
+    {"1": run_one_rank, "2": run_two_ranks}[num_ranks](Path(target), wanted)

@@ -152,8 +152,9 @@ def _group(a: _Side, b: _Side, pairs: _Pairs) -> Group:
     ratio = common["all"].ratio
     window = estimate(_rest(*pairs.windows, ratio))
     one_in = MISSED * max(len(pairs.times), 1)
-    can_tell = estimate([0] * len(pairs.windows[0]), one_in).low_ns is not None
-    least = (window.high_ns - window.low_ns) // 2 if can_tell and None not in (window.low_ns, window.high_ns) else None
+    least = None
+    if None not in (window.low_ns, window.high_ns) and estimate(pairs.windows[0].tolist(), one_in).low_ns is not None:
+        least = ((window.high_ns or 0) - (window.low_ns or 0)) // 2
     found: list[tuple[Account, Estimate]] = []
     for account, (x, y) in pairs.times.items() if least is not None else ():
         own = common.get(_side_of(account), common["all"])
@@ -247,7 +248,9 @@ def _function(a: _Side, b: _Side, pairs: _Pairs, account: Account, change: Estim
     )
     zero = np.zeros(max(len(a.windows), len(b.windows)), np.int64)
     moved = {
-        name: float(np.median(after.get(name, zero)[pairs.places[1]]) - np.median(before.get(name, zero)[pairs.places[0]]))
+        name: float(
+            np.median(after.get(name, zero)[pairs.places[1]]) - np.median(before.get(name, zero)[pairs.places[0]])
+        )
         for name in before.keys() | after.keys()
     }
     largest = max(moved, key=lambda name: (abs(moved[name]), name), default=None)
