@@ -3,7 +3,8 @@
     python drive_injections.py 1|2 FOLDER [NAME ...]
 
 An injected function takes the file and name of the one that it wraps, so that a capture shows it as if the cost stood
-in that function. 1: all but the late rank, one rank. 2: two tensor-parallel ranks. Captures go to FOLDER/traces/NAME; `reference` and `unchanged` have nothing injected.
+in that function. 1: one rank, all injections into it. 2: two
+tensor-parallel ranks. Captures go to FOLDER/traces/NAME; `reference` and `unchanged` have nothing injected.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ def _details(group: Group, change: Change) -> list[Message]:
     if abs(group.ratio - 1) >= _OTHER:
         said.append(
             say(
-                "All families together take {ratio} times as long in B (clock, a busy machine): that is taken off first.",
+                "All families together take {ratio} times as long in B (clock, a busy machine), which is taken off "
+                "first.",
                 ratio=f"{group.ratio:.2f}",
             )
         )

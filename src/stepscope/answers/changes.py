@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.answers.host_functions import measure_functions, split_by_code
+from stepscope.answers.host_functions import find_functions, measure_functions, split_by_code
 from stepscope.answers.noise import estimate
 from stepscope.budget.breakdown import WITHHELD
 from stepscope.intervals import overlaps
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.answers.account import RankAccount
+    from stepscope.answers.host_functions import Functions
     from stepscope.answers.kernels import KernelChange
     from stepscope.answers.noise import Estimate
     from stepscope.answers.paths import Matched
@@ -88,12 +89,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One rank of one capture: its parts by code, and each one's ns in each counted step."""
+    """One rank of one capture: its parts by code, and each one's ns in each counted step.
+
+    `functions` has one element once they were asked for: they take as long to find as all the rest.
+    """
 
     rank: RankAccount
     parts: dict[Account, Spans]
     times: dict[Account, Int64]
     windows: Int64
+    functions: list[Functions]
+
+    def functions_in(self, account: Account) -> dict[str, Int64]:
+        """Each function's own ns in each counted step, within one account."""
+        if account not in self.parts:
+            return {}
+        if not self.functions:
+            self.functions.append(find_functions(self.rank))
+        return measure_functions(self.rank, self.functions[0], self.parts[account])
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +153,7 @@ def _side(rank: RankAccount) -> _Side:
     windows = [step.window or (0, 0) for step in rank.table.counted]
     starts, ends = (np.array([window[i] for window in windows], np.int64) for i in (0, 1))
     times = {account: overlaps(part, starts, ends) for account, part in parts.items()}
-    return _Side(rank, parts, times, ends - starts)
+    return _Side(rank, parts, times, ends - starts, [])
 
 
 def _at(side: _Side, account: Account, places: Int64) -> Int64:
@@ -198,7 +211,7 @@ def _common(logs: list[float]) -> _Common:
 
 
 def _rest(a: Int64, b: Int64, ratio: float) -> list[int]:
-    """b - r a, pair by pair."""
+    """What is left of B pair by pair, r times A taken off."""
     rest: list[int] = np.rint(b - ratio * a).astype(np.int64).tolist()
     return rest
 
@@ -241,11 +254,7 @@ def _change(a: _Side, b: _Side, pairs: _Pairs, account: Account, change: Estimat
 
 def _function(a: _Side, b: _Side, pairs: _Pairs, account: Account, change: Estimate) -> str | None:
     """The Python function whose own time inside the family changed most, if that is half of the change or more."""
-    if not any(side.rank.store.has_frames and account in side.parts for side in (a, b)):
-        return None
-    before, after = (
-        measure_functions(side.rank, side.parts[account]) if account in side.parts else {} for side in (a, b)
-    )
+    before, after = (side.functions_in(account) for side in (a, b))
     zero = np.zeros(max(len(a.windows), len(b.windows)), np.int64)
     moved = {
         name: float(

@@ -2,13 +2,14 @@
 
 Time that the budget books as the host's, or as the worker elsewhere, goes to the family of the innermost placed Python
 function around it, where stacks were recorded: the Python of a norm to `norm`, the scheduler's to `schedule`. A
-function's own time is with built-ins, operations and module wrappers that it calls, without the Python functions that
-it calls. Line numbers are left out, so that two versions of a file compare.
+function's own time is with the built-ins, operations, module wrappers and torch's own functions that it calls, without
+the other Python functions that it calls. Line numbers are left out, so that two versions of a file compare.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,16 +21,17 @@ from stepscope.store.schema import FRAME
 
 if TYPE_CHECKING:
     from stepscope.answers.account import RankAccount
-    from stepscope.budget.placement import Account
+    from stepscope.budget.placement import Account, Pieces
     from stepscope.intervals import Int64, Spans
     from stepscope.store.events import Mask
 
-_FUNCTION = re.compile(r"^(?P<file>[^<>]+\.py)\(\d+\): (?P<name>.+)$")
+_FUNCTION = re.compile(r"^(?!(?:.*/)?torch/)(?P<file>[^<>]+\.py)\(\d+\): (?P<name>.+)$")
+NO_TRACK = -1
 _SPLIT = (PYTHON, WORKER, LAUNCH_GAP)
 
 
 def function_name(frame: str) -> str | None:
-    """File and function of a recorded frame; None: a built-in or a module's wrapper.
+    """File and function of a recorded frame; None: a built-in, a module's wrapper, or torch itself.
 
     >>> function_name("vllm/v1/core/sched/scheduler.py(300): schedule")
     'vllm/v1/core/sched/scheduler.py: schedule'
@@ -65,21 +67,31 @@ def split_by_code(rank: RankAccount) -> dict[Account, Spans]:
     return parts
 
 
-def measure_functions(rank: RankAccount, where: Spans) -> dict[str, Int64]:
-    """Each function's own ns in each counted step, within some spans; none without stacks."""
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The worker thread's time by Python function: disjoint pieces, labelled by place in `names`."""
+
+    names: tuple[str, ...]
+    pieces: Pieces
+
+
+def find_functions(rank: RankAccount) -> Functions:
+    """The functions that a rank's worker thread was in; none without stacks."""
     store, track = rank.store, worker_track(rank.store, rank.table)
-    windows = np.array([step.window or (0, 0) for step in rank.table.counted], np.int64).reshape(-1, 2)
-    if track is None or not len(windows) or not len(where):
-        return {}
     e = store.events
-    functions: dict[str, int] = {}
-    of_name = np.array([_number(name, functions) for name in store.names] or [-1], np.int32)
-    rows = (e.kind == FRAME) & (e.track_id == track) & (of_name[e.name_id] >= 0)
-    pieces = flatten(store, rows, of_name[e.name_id], np.zeros(len(e), bool))
+    names: dict[str, int] = {}
+    of_name = np.array([_number(name, names) for name in store.names] or [-1], np.int32)
+    rows = (e.kind == FRAME) & (of_name[e.name_id] >= 0) & (e.track_id == (NO_TRACK if track is None else track))
+    return Functions(tuple(names), flatten(store, rows, of_name[e.name_id], np.zeros(len(e), bool)))
+
+
+def measure_functions(rank: RankAccount, functions: Functions, where: Spans) -> dict[str, Int64]:
+    """Each function's own ns in each counted step, within some spans."""
+    windows = np.array([step.window or (0, 0) for step in rank.table.counted], np.int64).reshape(-1, 2)
+    pieces = functions.pieces
     edges = np.unique(
         np.concatenate([pieces.starts, pieces.ends, where.starts, where.ends, windows[:, 0], windows[:, 1]])
     )
-    length = np.diff(edges)
     piece, inside = _which(pieces.starts, pieces.ends, edges[:-1])
     _, wanted = _which(where.starts, where.ends, edges[:-1])
     order = np.argsort(windows[:, 0], kind="stable")
@@ -87,9 +99,9 @@ def measure_functions(rank: RankAccount, where: Spans) -> dict[str, Int64]:
     chosen = inside & wanted & counted
     if not chosen.any():
         return {}
-    spent = np.zeros((len(functions), len(windows)), np.int64)
-    np.add.at(spent, (pieces.labels[piece[chosen]], order[window[chosen]]), length[chosen])
-    return {name: own for name, own in zip(functions, spent, strict=True) if own.any()}
+    spent = np.zeros((len(functions.names), len(windows)), np.int64)
+    np.add.at(spent, (pieces.labels[piece[chosen]], order[window[chosen]]), np.diff(edges)[chosen])
+    return {name: own for name, own in zip(functions.names, spent, strict=True) if own.any()}
 
 
 def _which(starts: Int64, ends: Int64, times: Int64) -> tuple[Int64, Mask]:
