@@ -1,0 +1,1 @@
+/work/wt/hypo/tests/engine/truth_plugin.py
