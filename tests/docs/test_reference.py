@@ -33,7 +33,10 @@ from tests.docs.pages import PAGES, ROOT, SOURCE, calls_of, code_of, text_of, to
 REFERENCE = text_of(ROOT / "docs" / "reference.md")
 WITHHOLDING = ROOT / "docs" / "decisions" / "0007-withholding.md"
 DECLARED: dict[str, Iterable[str]] = {
-    "commands": [f"stepscope {command.name}" for command in (*app.registered_commands, *app.registered_groups)],
+    "commands": [
+        *(f"stepscope {command.name}" for command in app.registered_commands),
+        *(f"stepscope {group.name}" for group in app.registered_groups),
+    ],
     "tables": [*TABLES, *JOIN_TABLES],
     "columns": sorted({c.name for columns in [*TABLES.values(), *JOIN_TABLES.values()] for c in columns}),
     "kinds": KINDS,

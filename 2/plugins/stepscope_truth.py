@@ -1,1 +1,0 @@
-/work/wt/hypo/tests/engine/truth_plugin.py
