@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepscope.answers.against_model import compare_with_model
 from stepscope.cli.join import (
     ClientFiles,
     ExpertFiles,
@@ -20,6 +21,20 @@ from stepscope.cli.join import (
     to_paths,
 )
 from stepscope.cli.join_view import evidence_sections
+from stepscope.cli.model_options import (
+    CalibrationFile,
+    Dp,
+    Ep,
+    ExpertWeights,
+    Fusion,
+    HardwareName,
+    Kv,
+    MaxModelLen,
+    Model,
+    ModelOptions,
+    Tp,
+    Weights,
+)
 from stepscope.cli.options import (
     FORMAT_HELP,
     CatalogFiles,
@@ -95,11 +110,35 @@ def explain(
     workers: Workers = None,
     ray: OnRay = False,
     memory_limit: MemoryLimit = None,
+    model: Model = None,
+    hardware: HardwareName = None,
+    calibration: CalibrationFile = None,
+    tp: Tp = None,
+    dp: Dp = None,
+    ep: Ep = None,
+    kv: Kv = None,
+    weights: Weights = None,
+    expert_weights: ExpertWeights = None,
+    fusion: Fusion = None,
+    max_model_len: MaxModelLen = None,
 ) -> None:
-    """Say where the time of a recorded run went (csv: budget table)."""
+    """Say where the time of a recorded run went (csv: budget table), and with --model what it should have been."""
+    choice = ModelOptions(
+        model=model,
+        hardware=hardware,
+        calibration=calibration,
+        tp=tp,
+        dp=dp,
+        ep=ep,
+        kv=kv,
+        weights=weights,
+        expert_weights=expert_weights,
+        fusion=fusion,
+        max_model_len=max_model_len,
+    ).choose()
     concurrency = choose_concurrency(workers, ray, memory_limit)
     account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
-    document = to_document(account)
+    document = to_document(account, None if choice is None else compare_with_model(account, choice))
     paths = to_paths(log, metrics, steps_log, client, experts)
     joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
     if joined is not None:
