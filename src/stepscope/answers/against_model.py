@@ -258,11 +258,11 @@ def _verdict(verdict: str) -> Message:
 
 def _of_gains(rows: tuple[QuantisationGain, ...]) -> list[Message]:
     said = []
+    if rows and not rows[0].formats:
+        said.append(say("No weight is quantised in the model as it is deployed (--weights, --expert-weights)."))
     for row in rows:
         if row.other is not None:
             said.append(_gain(row, row.other))
-        elif row.fraction is not None and row.best_case is not None:
-            said.append(say("{rank}, {phase}: no weight is quantised.", rank=rank_name(row.rank), phase=say(row.phase)))
         if row.fraction is not None and row.best_case is not None and row.fraction < MINOR and row.largest:
             said.append(_reach(row, row.fraction, row.best_case, row.largest))
     return said
@@ -270,8 +270,9 @@ def _of_gains(rows: tuple[QuantisationGain, ...]) -> list[Message]:
 
 def _gain(row: QuantisationGain, other: Alternative) -> Message:
     return say(
-        "{rank}, {phase}: {formats} weights are {ours} instead of {theirs} in bf16, {saved} less at the device's rate; "
-        "quantising takes {own} in {kernels} kernels. Products with it take {measured}, in bf16 {bound}: {verdict}",
+        "{rank}, {phase}: {formats} weights read are {ours} instead of {theirs} in bf16, {saved} less at the device's "
+        "rate; quantising takes {own} in {kernels} kernels. Products with it take {measured}, in bf16 {bound}: "
+        "{verdict}",
         rank=rank_name(row.rank),
         phase=say(row.phase),
         formats=", ".join(row.formats),
