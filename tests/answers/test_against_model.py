@@ -28,6 +28,7 @@ from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
 from stepscope.operators.step import step_operators
 from stepscope.report.document import to_document
+from stepscope.report.html import render_html
 from stepscope.report.text import to_markdown, to_text
 from stepscope.report.translate import make_translator
 from tests.report.documents import EXAMPLES
@@ -360,6 +361,10 @@ def test_text_and_markdown_show_the_section_and_chinese_keeps_its_numbers() -> N
     assert "Against the model: qwen3-8b on h100" in to_text(document)
     assert "## Against the model: qwen3-8b on h100" in to_markdown(document)
     assert "Against the model" not in to_text(to_document(account))
+    page = render_html(document)
+    assert 'id="model"' in page
+    assert "Against the model: qwen3-8b on h100" in page
+    assert 'id="model"' not in render_html(to_document(account))
     shown = to_markdown(document, make_translator("zh", document))
     assert "Useful work per launch" not in shown
     assert re.findall(r"\d+\.\d+ ms", shown) == re.findall(r"\d+\.\d+ ms", to_markdown(document))

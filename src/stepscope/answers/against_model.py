@@ -75,7 +75,11 @@ def compare_with_model(account: Account, choice: ModelChoice) -> AgainstModel:
         launches=tuple(row for rank, steps in pairs for row in find_launch_work(rank, steps)),
         kv_savings=savings,
         quantisation=gains,
-        sentences=(*_about(account, choice, pairs), *_of_families(_firsts(efficiencies)), *_of_gains(_firsts(gains))),
+        sentences=(
+            *_about(account, choice, pairs),
+            *_of_families(choice, _firsts(efficiencies)),
+            *_of_gains(_firsts(gains)),
+        ),
         kv_sentences=tuple(_of_savings(choice, _firsts(savings), pairs)),
         refusals=tuple(_refusals(account, pairs)),
     )
@@ -125,7 +129,7 @@ def _about(account: Account, choice: ModelChoice, pairs: list[tuple[RankAccount,
             )
     plan = choice.deployment.plan
     world = max([rank.store.origin.world_size or 0 for rank in account.ranks] or [0]) or len(account.ranks)
-    if world != plan.tp * plan.dp:
+    if world != plan.world_size:
         said.append(
             say(
                 "The capture is of {world} ranks, the model was split over tp {tp} x dp {dp}: state the run's own "
@@ -133,6 +137,13 @@ def _about(account: Account, choice: ModelChoice, pairs: list[tuple[RankAccount,
                 world=world,
                 tp=plan.tp,
                 dp=plan.dp,
+            )
+        )
+    if any(not steps.has_links for _, steps in pairs):
+        said.append(
+            say(
+                "{hardware} has no rate of its links: collectives are measured, and not priced.",
+                hardware=choice.hardware.name,
             )
         )
     if choice.hardware.unchecked:
@@ -154,8 +165,9 @@ def _about(account: Account, choice: ModelChoice, pairs: list[tuple[RankAccount,
     return said
 
 
-def _of_families(rows: tuple[FamilyEfficiency, ...]) -> list[Message]:
-    said = []
+def _of_families(choice: ModelChoice, rows: tuple[FamilyEfficiency, ...]) -> list[Message]:
+    said, deployment = [], choice.deployment
+    dtype = deployment.experts or deployment.weights or choice.architecture.checkpoint.experts
     if any((row.efficiency or 0) > 1 for row in rows):
         said.append(
             say(
@@ -166,9 +178,11 @@ def _of_families(rows: tuple[FamilyEfficiency, ...]) -> list[Message]:
         )
     said += [
         say(
-            "{rank}, {phase}: not every expert was hit: that takes at least {bound}, measured are {measured}.",
+            "{rank}, {phase}: all experts in {dtype} take at least {bound}, measured are {measured}: not every one was "
+            "hit, or their weights are smaller.",
             rank=rank_name(row.rank),
             phase=say(row.phase),
+            dtype=dtype,
             bound=show_ns(row.bound_most_ns),
             measured=show_ns(row.measured_ns),
         )

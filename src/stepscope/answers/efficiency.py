@@ -73,7 +73,8 @@ class FamilyEfficiency:
     """One family over the priced steps of a phase; ns as fractions are rounded.
 
     `bound_most_ns` and `efficiency_most` are of all experts hit, and equal the others where no experts are routed.
-    None: nothing measured (efficiency), no prediction (ns), or nothing modelled (grade; of the prediction, if any).
+    None: nothing measured or modelled (efficiency), no prediction (ns), nothing modelled (grade; the prediction's where
+    there is one).
     """
 
     rank: int | None
@@ -90,12 +91,12 @@ class FamilyEfficiency:
     @property
     def efficiency(self) -> float | None:
         """Lower bound / measured, never clipped."""
-        return self.bound_ns / self.measured_ns if self.measured_ns else None
+        return self.bound_ns / self.measured_ns if self.measured_ns and self.bound_ns else None
 
     @property
     def efficiency_most(self) -> float | None:
         """The same, if every routed expert is hit."""
-        return self.bound_most_ns / self.measured_ns if self.measured_ns else None
+        return self.bound_most_ns / self.measured_ns if self.measured_ns and self.bound_most_ns else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

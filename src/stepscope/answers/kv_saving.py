@@ -15,12 +15,10 @@ import numpy as np
 
 from stepscope.answers.alternative import Alternative, add_up, effective_bytes_per_s
 from stepscope.answers.efficiency import measured_ns
-from stepscope.answers.modelled_steps import price_families
+from stepscope.answers.modelled_steps import price_families, sum_amount
 from stepscope.errors import BadInput
 from stepscope.models.architecture import CompressedAttention, GroupedQueryAttention, LatentAttention
 from stepscope.models.kv_layout import LAYOUTS, cache_row
-from stepscope.operators.rows import StepRows
-from stepscope.operators.step import step_operators
 
 if TYPE_CHECKING:
     from stepscope.answers.account import RankAccount
@@ -108,14 +106,14 @@ def find_kv_savings(rank: RankAccount, steps: ModelledSteps, choice: ModelChoice
     """A row for each phase and other way; prefill and decode apart, mixed steps left out."""
     rate = effective_bytes_per_s(choice.hardware)
     own = [steps.families[name] for name in ("attention", "indexer") if name in steps.families]
-    found = []
+    read, found = _read_bytes(steps.operators, steps.num_steps), []
     for name, architecture in other_ways(choice.architecture).items():
         for phase in SAVING_PHASES:
             mask = steps.of_phase(phase)
             if not mask.any():
                 continue
             other = _priced(architecture, steps, choice, mask)
-            ours, theirs = (_read_bytes(ops) for ops in (_operators(steps, choice, mask), other[0]))
+            ours, theirs = float(np.sum(read[mask])), float(np.sum(_read_bytes(other[0], int(mask.sum()))))
             places = steps.places[mask]
             found.append(
                 KvSaving(
@@ -147,11 +145,6 @@ def _priced(
     return operators, add_up([families["attention"]], np.ones(len(shapes), dtype=bool))
 
 
-def _operators(steps: ModelledSteps, choice: ModelChoice, mask: Array) -> tuple[Operator, ...]:
-    shapes = [shape for shape, chosen in zip(steps.shapes, mask.tolist(), strict=True) if chosen]
-    return step_operators(choice.architecture, StepRows.from_shapes(shapes), choice.deployment)
-
-
 def _layout(architecture: Architecture, layout: str) -> str:
     """The run's layout where the other attention has it, else the plain one of as many bits an element."""
     plain = "bf16" if layout in ("bf16", "ascend-910c") else "fp8"
@@ -165,6 +158,6 @@ def _layout(architecture: Architecture, layout: str) -> str:
     return layout
 
 
-def _read_bytes(operators: tuple[Operator, ...]) -> float:
-    """History that is read: by cores, by the indexer, and by what gathers rows for a core."""
-    return float(sum(operator.count * np.sum(operator.traffic.kv_read) for operator in operators))
+def _read_bytes(operators: tuple[Operator, ...], num_steps: int) -> Array:
+    """History that is read, per step: by cores, by the indexer, and by what gathers rows for a core."""
+    return sum_amount(operators, lambda operator: operator.traffic.kv_read, num_steps)

@@ -17,7 +17,7 @@ from stepscope.cost.step_cost import price_step
 from stepscope.errors import BadInput
 from stepscope.models.architecture import MoeFeedForward
 from stepscope.models.dtype import matrix_bytes
-from stepscope.operators.operator import ExpertLoad, GemmShape
+from stepscope.operators.operator import ExpertLoad, GemmShape, Transfer
 from stepscope.operators.rows import StepRows, equal_rows
 from stepscope.operators.step import step_operators
 
@@ -72,6 +72,7 @@ class ModelledSteps:
     places: Array
     phases: tuple[str, ...]
     num_left_out: int
+    has_links: bool  # False: collectives are not priced, for nobody gave the links a rate
     num_even: int  # priced from their sums, with even rows in place of the real ones
     shapes: tuple[BatchShape, ...]
     operators: tuple[Operator, ...]
@@ -106,7 +107,7 @@ def model_steps(rank: RankAccount, choice: ModelChoice) -> ModelledSteps | None:
     Raises:
         BadInput: an impossible deployment, a context beyond the model's limit, or hardware without a needed figure.
     """
-    counted = rank.table.counted
+    counted, plan = rank.table.counted, choice.deployment.plan
     places = [i for i, step in enumerate(counted) if is_known(step.boundary.shape)]
     if not places:
         return None
@@ -116,6 +117,7 @@ def model_steps(rank: RankAccount, choice: ModelChoice) -> ModelledSteps | None:
         places=np.array(places),
         phases=tuple(shape.phase or "" for shape in shapes),
         num_left_out=len(counted) - len(places),
+        has_links=all(_has_link(choice.hardware, size) for size in (plan.tp, plan.expert_group_size)),
         num_even=sum(shape.rows is None and (shape.num_requests or 0) > 1 for shape in shapes),
         shapes=shapes,
         operators=operators,
@@ -137,8 +139,12 @@ def is_known(shape: BatchShape) -> bool:
 def price_families(
     shapes: Sequence[BatchShape], choice: ModelChoice
 ) -> tuple[tuple[Operator, ...], dict[Family, FamilySeconds]]:
-    """The operators of the steps, and the seconds of each family that runs at all."""
-    operators = step_operators(choice.architecture, StepRows.from_shapes(shapes), choice.deployment)
+    """The operators of the steps, and the seconds of each family that runs at all.
+
+    Collectives are left out on a device whose links nobody gave a rate: a probe measures none.
+    """
+    every = step_operators(choice.architecture, StepRows.from_shapes(shapes), choice.deployment)
+    operators = tuple(op for op in every if _has_link(choice.hardware, _sends(op)))
     plain = tuple(op for op in operators if op.kind != "grouped_gemm")
     grouped = tuple(op for op in operators if op.kind == "grouped_gemm")
     found = _sum_families(plain, choice, shapes)
@@ -149,6 +155,19 @@ def price_families(
         )
         found["experts"] = replace(fewest, bound_most_s=most.bound_s, time_s=None, high_s=most.high_s)
     return operators, {family: found[family] for family in FAMILIES if family in found}
+
+
+def _has_link(hardware: Hardware, group_size: int) -> bool:
+    """Whether the device has a rate for what a group of that size sends; one rank sends nothing."""
+    try:
+        return group_size < 2 or hardware.link_bytes_per_s(group_size) > 0
+    except BadInput:
+        return False
+
+
+def _sends(operator: Operator) -> int:
+    """Ranks of the group that an operator sends to; 1 of work that sends nothing."""
+    return operator.work.group_size if isinstance(operator.work, Transfer) else 1
 
 
 def _with_experts(operator: Operator, choice: ModelChoice, *, fewest: bool) -> Operator:

@@ -114,7 +114,7 @@ def _family(row: Document, tr: Callable[[str], str]) -> tuple[str, ...]:
         tr(row["phase"]),
         row["family"],
         show_ns(row["measured_ns"]),
-        _range(*bounds),
+        _range(*bounds) if row["bound_ns"] else UNKNOWN,
         show_ns(row["predicted_ns"]),
         _range(show_ns(row["low_ns"]), show_ns(row["high_ns"])) if has_interval else UNKNOWN,
         _range(*shares),
