@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from stepscope.readers.kineto.inputs import InputColumns
 from stepscope.store.events import NO_ID, Events, Track
 from stepscope.store.schema import (
     DEVICE_SCOPE,
@@ -118,6 +119,7 @@ class Columns:
     unknown: Counter[str] = field(default_factory=Counter)
     ranges: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     pieces: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    inputs: InputColumns = field(default_factory=InputColumns)
 
     def add(self, batch: Batch) -> None:
         """Append a batch's complete events; set B, E and M events aside."""
@@ -141,6 +143,7 @@ class Columns:
             track_id=2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE),
             correlation_id=_correlations(events, kind),
         )
+        self.inputs.add(events, piece, self.names)
         piece = piece if self.keep is None else self._kept(piece, self.keep)
         for column in COLUMNS:
             self.pieces[column].append(getattr(piece, column))
