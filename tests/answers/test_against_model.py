@@ -386,3 +386,76 @@ def arguments() -> Iterator[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize(("given", "said"), list(arguments()))
 def test_options_that_do_not_go_together_are_refused(given: tuple[str, ...], said: str) -> None:
     assert said in " ".join(cli(*given).split())
+
+
+# --- products whose input dims were recorded
+
+
+def with_dims(event: Event, *dims: list[int], kind: str = "c10::BFloat16") -> Event:
+    args = {**event["args"], "Input Dims": list(dims), "Input type": [kind] * len(dims)}
+    return {**event, "args": args}
+
+
+def eager(*ops: tuple[str, list[list[int]]]) -> list[Event]:
+    """One decode step of products of 1 ms, each launched by its operation."""
+    events = [scope(decoded(1, 100), MS // 2, MS)]
+    for i, (name, dims) in enumerate(ops):
+        at = MS + 10 * US * i
+        events.append(with_dims(op(name, at, 5 * US), *dims))
+        events += launched(GEMM, at + US, 2 * MS + MS * i, MS, of=i + 1)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "expected"),
+    [
+        ("aten::mm", [[8, 64], [64, 32]], (8, 32, 64, 1)),
+        ("aten::addmm", [[32], [8, 64], [64, 32], [], []], (8, 32, 64, 1)),
+        ("aten::linear", [[2, 4, 64], [32, 64], [32]], (8, 32, 64, 1)),
+        ("aten::bmm", [[3, 8, 64], [3, 64, 32]], (8, 32, 64, 3)),
+        ("_C::cutlass_scaled_mm", [[8, 32], [8, 64], [64, 32]], (8, 32, 64, 1)),
+        ("_C::onednn_mm", [[8, 32], [8, 64]], (8, 32, 64, 1)),
+    ],
+)
+def test_a_product_has_its_flop_bytes_and_share(
+    name: str, dims: list[list[int]], expected: tuple[int, int, int, int]
+) -> None:
+    chosen = choice()
+    row = against(eager((name, dims), (name, dims)), chosen).products[0]
+    m, n, k, groups = expected
+    assert (row.m, row.n, row.k, row.groups, row.calls, row.sum_ns) == (*expected, 2, 2 * MS)
+    assert row.flop == 2 * 2 * m * n * k * groups
+    assert row.moved_bytes == 2 * 2 * groups * (m * k + k * n + m * n)
+    seconds = max(row.flop / chosen.hardware.flop_per_s("bf16"), row.moved_bytes / chosen.hardware.bytes_per_s())
+    assert row.share == pytest.approx(seconds / 2e-3)
+
+
+def test_a_product_inside_another_counts_once_and_all_of_the_family_is_theirs() -> None:
+    dims = [[8, 64], [32, 64]]
+    events = eager(("aten::linear", dims))
+    events.append(with_dims(op("aten::mm", MS + US // 2, 3 * US), [8, 64], [64, 32]))
+    found = against(events, choice())
+    assert [(row.op, row.calls) for row in found.products] == [("aten::linear", 1)]
+    measured = sum(row.measured_ns for row in found.efficiencies if row.family == "dense_gemm")
+    assert sum(row.sum_ns for row in found.products) == measured
+
+
+def test_dims_that_are_none_are_left_out_and_missing_ones_are_refused_by_name() -> None:
+    odd = against(eager(("aten::mm", [[8, 64], [63, 32]]), ("aten::mm", [[8], []])), choice())
+    assert odd.products == ()
+    plain = against(steps((decoded(1, 4001), {GEMM: 6 * MS})), choice())
+    assert plain.products == ()
+    refusal = plain.refusals[-1]
+    assert "input dims are not recorded" in str(refusal.missing)
+    assert "torch_profiler_record_shapes" in str(refusal.record_with)
+
+
+def test_products_are_shown_the_longest_first() -> None:
+    many = [("aten::mm", [[8, 64 * (i + 1)], [64 * (i + 1), 32]]) for i in range(12)]
+    account = to_account(eager(*many, many[5]))
+    document = to_document(account, compare_with_model(account, choice()))
+    rows = document["against_model"]["products"]
+    assert len(rows) == 10
+    assert rows[0]["k"] == 64 * 6
+    assert [row["sum_ns"] for row in rows] == sorted((row["sum_ns"] for row in rows), reverse=True)
+    assert "Matrix products with recorded input dims" in to_text(document)

@@ -40,6 +40,7 @@ def to_model_document(found: AgainstModel) -> Document:
             for row in found.efficiencies
         ],
         "unexplained": [asdict(row) for row in found.unexplained],
+        "products": [asdict(row) for row in found.products],
         "launches": [asdict(row) for row in found.launches],
         "kv_savings": [
             asdict(row) | {"other": _alternative(row.other), "measured_ns": row.measured_ns, "verdict": row.verdict}
@@ -73,7 +74,9 @@ def model_sections(document: Document, tr: Callable[[str], str]) -> list[Section
     found = document.get("against_model")
     if found is None:
         return []
-    return [_families(found, tr), *([_launches(found, tr)] if found["launches"] else [])]
+    parts = [_families(found, tr)]
+    parts += [_products(found, tr)] if found["products"] else []
+    return [*parts, *([_launches(found, tr)] if found["launches"] else [])]
 
 
 def _families(found: Document, tr: Callable[[str], str]) -> Section:
@@ -143,6 +146,29 @@ def _unexplained(found: Document, tr: Callable[[str], str]) -> list[str]:
     told = ", ".join(f"{name} {show_ns(ns)}" for name, ns in largest[:_TOP_UNEXPLAINED])
     line = tr("Measured without a modelled counterpart: {total} ({largest}).")
     return [line.format(total=show_ns(sum(totals.values())), largest=told)]
+
+
+def _products(found: Document, tr: Callable[[str], str]) -> Section:
+    names = ("product", ">m", ">n", ">k", ">calls", ">time", ">Tflop/s", ">GB/s", ">share of ceiling", "bound")
+    rows = _of_first_rank(found["products"])
+    return Section(
+        title=tr("Matrix products with recorded input dims, by time"),
+        lines=(tr("Time: kernels that the operation launched. Bytes: inputs and output once each."),),
+        grid=Grid(columns=_titles(names, tr), rows=tuple(_product(row) for row in rows)),
+    )
+
+
+def _product(row: Document) -> tuple[str, ...]:
+    name = f"{row['op']} {row['dtype']}"
+    return (
+        name if row["groups"] == 1 else f"{name} x{row['groups']}",
+        *(show_count(row[size]) for size in ("m", "n", "k", "calls")),
+        show_ns(row["sum_ns"]),
+        f"{row['flop'] / row['sum_ns'] / 1e3:.3g}",
+        f"{row['moved_bytes'] / row['sum_ns']:.3g}",
+        _share(row["share"]),
+        row["bound"] or UNKNOWN,
+    )
 
 
 def _launches(found: Document, tr: Callable[[str], str]) -> Section:

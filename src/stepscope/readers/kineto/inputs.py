@@ -6,6 +6,7 @@ Other ops have them too, and more of them; they are not kept, for nothing asks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +16,7 @@ from stepscope.store.op_inputs import MATRIX_OPS, OpInput, OpInputs
 from stepscope.store.schema import OP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from stepscope.readers.kineto.event import Args, Event, ExactEvent
     from stepscope.store.events import Events
@@ -31,13 +32,17 @@ class InputColumns:
     starts: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     kinds: dict[OpInput, int] = field(default_factory=dict)
+    num_names: int = 0  # names looked at so far
+    meant: list[int] = field(default_factory=list)  # ids of those that are matrix products
 
-    def add(self, events: Sequence[Event] | Sequence[ExactEvent], piece: Events, names: Iterable[str]) -> None:
+    def add(self, events: Sequence[Event] | Sequence[ExactEvent], piece: Events, names: Collection[str]) -> None:
         """A batch's events and their columns; `names` in the order of their ids."""
-        meant = [number for number, name in enumerate(names) if name in MATRIX_OPS]
-        if not meant:
+        new = islice(names, self.num_names, None)
+        self.meant += [number for number, name in enumerate(new, self.num_names) if name in MATRIX_OPS]
+        self.num_names = len(names)
+        if not self.meant:
             return
-        for i in np.flatnonzero((piece.kind == OP) & np.isin(piece.name_id, meant)).tolist():
+        for i in np.flatnonzero((piece.kind == OP) & np.isin(piece.name_id, self.meant)).tolist():
             found = _decode(events[i].name, events[i].args)
             if found is not None:
                 self.starts.append(int(piece.start_ns[i]))
