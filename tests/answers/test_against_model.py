@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from stepscope.answers.against_model import AgainstModel, compare_with_model
 from stepscope.answers.alternative import Alternative
-from stepscope.answers.efficiency import COUNTERPART, WITHOUT_COUNTERPART, WORK
+from stepscope.answers.efficiency import COUNTERPART, WITHOUT_COUNTERPART, WORK, FamilyEfficiency
 from stepscope.answers.kv_saving import FULL_HEADS, UNCOMPRESSED, WHOLE_LATENT, other_ways
 from stepscope.answers.modelled_steps import ModelChoice, is_known, price_families
 from stepscope.batch import BatchShape, PhaseSums, Row
@@ -23,6 +23,7 @@ from stepscope.cost.calibration import Calibration, Factor, Source
 from stepscope.cost.families import FAMILIES
 from stepscope.cost.hardware import load_hardware
 from stepscope.cost.step_cost import price_step
+from stepscope.join.experts import LayerLoad
 from stepscope.models.hf_config import read_model
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
@@ -244,6 +245,14 @@ def test_work_per_launch_counts_a_graph_once() -> None:
     assert row.flop > 4 * 2 * 6e9  # two flop a parameter and token, of some seven thousand million in matrices
 
 
+def test_prefill_stands_beside_decode() -> None:
+    events = steps((prefilled(2000, 2000), {GEMM: 30 * MS, NORM: MS}), (decoded(4, 4000), {GEMM: 6 * MS, NORM: MS}))
+    found = against(events, choice())
+    assert [(row.phase, row.per_kernel(row.tokens)) for row in found.launches] == [("prefill", 1000), ("decode", 2)]
+    told = next(str(sentence) for sentence in found.sentences if "A kernel carries" in str(sentence))
+    assert "1e+03 tokens in prefill and 2 in decode: 500 times" in told
+
+
 def test_a_cpu_backend_launches_nothing() -> None:
     events = [scope(decoded(1, 100), MS, 20 * MS), op("aten::mm", MS + US, 10 * MS)]
     row = against(events, choice()).launches[0]
@@ -459,3 +468,54 @@ def test_products_are_shown_the_longest_first() -> None:
     assert rows[0]["k"] == 64 * 6
     assert [row["sum_ns"] for row in rows] == sorted((row["sum_ns"] for row in rows), reverse=True)
     assert "Matrix products with recorded input dims" in to_text(document)
+
+
+# --- experts that were counted
+
+
+def load_of(step_id: int, layer: int, hit: int, *, rank: int | None = None) -> LayerLoad:
+    return LayerLoad(
+        rank=rank,
+        step_id=step_id,
+        source="expert recorder",
+        source_step=step_id,
+        layer=layer,
+        num_experts=128,
+        num_rows=8 * 16,
+        max_rows=16,
+        num_empty=128 - hit,
+        adds_up=True,
+    )
+
+
+def test_counted_experts_give_one_number_between_the_bounds() -> None:
+    account = to_account(steps((decoded(16, 1600), {GEMM: 6 * MS})))
+    chosen = choice("qwen3-30b-a3b")
+
+    def experts(*loads: LayerLoad) -> FamilyEfficiency:
+        found = compare_with_model(account, chosen, loads)
+        is_refused = any("one number for the experts" in str(refusal.missing) for refusal in found.refusals)
+        assert is_refused == (not loads)
+        return next(row for row in found.efficiencies if row.family == "experts")
+
+    unknown, counted = experts(), experts(load_of(0, 0, 40), load_of(0, 1, 60))
+    assert counted.bound_ns == counted.bound_most_ns
+    assert unknown.bound_ns < counted.bound_ns < unknown.bound_most_ns
+    assert counted.predicted_ns is not None
+    # 50 experts in the mean, against 8 and 128: weights are all but a little of the bytes
+    assert counted.bound_ns == pytest.approx(50 / 128 * unknown.bound_most_ns, rel=0.01)
+    assert unknown.bound_ns == pytest.approx(8 / 128 * unknown.bound_most_ns, rel=0.05)
+
+
+def test_counts_of_other_steps_or_ranks_or_spread_experts_are_no_counts_of_this_one() -> None:
+    account = to_account(steps((decoded(16, 1600), {GEMM: 6 * MS})))
+    chosen = choice("qwen3-30b-a3b")
+    spread = replace(chosen, deployment=Deployment(plan=ParallelPlan(tp=2, ep=2)))
+    for loads, held in (
+        ((load_of(1, 0, 40),), chosen),
+        ((load_of(0, 0, 40, rank=3),), chosen),
+        ((load_of(0, 0, 40),), spread),
+    ):
+        row = next(row for row in compare_with_model(account, held, loads).efficiencies if row.family == "experts")
+        assert row.bound_ns < row.bound_most_ns
+        assert row.predicted_ns is None

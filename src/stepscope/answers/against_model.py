@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 from stepscope.answers.efficiency import FamilyEfficiency, Unexplained, find_efficiencies, find_unexplained
 from stepscope.answers.kv_saving import KvSaving, find_kv_savings
 from stepscope.answers.launch_work import LaunchWork, find_launch_work
-from stepscope.answers.model_sentences import about_run, family_sentences, gain_sentences, saving_sentences
+from stepscope.answers.model_sentences import (
+    about_run,
+    family_sentences,
+    gain_sentences,
+    launch_sentences,
+    saving_sentences,
+)
 from stepscope.answers.modelled_steps import ModelChoice, ModelledSteps, model_steps
 from stepscope.answers.product_shares import ProductShare, find_products
 from stepscope.answers.quantisation import QuantisationGain, find_quantisation
@@ -21,10 +27,13 @@ from stepscope.evidence import Refusal
 from stepscope.messages import Message, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.answers.account import Account, RankAccount
     from stepscope.evidence import Grade
+    from stepscope.join.experts import LayerLoad
 
-Row = TypeVar("Row", FamilyEfficiency, KvSaving, QuantisationGain)
+Row = TypeVar("Row", FamilyEfficiency, KvSaving, LaunchWork, QuantisationGain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +60,20 @@ class AgainstModel:
         return [*self.sentences, *self.kv_sentences, *refused]
 
 
-def compare_with_model(account: Account, choice: ModelChoice) -> AgainstModel:
-    """Hold every rank against the model.
+def compare_with_model(account: Account, choice: ModelChoice, loads: Sequence[LayerLoad] = ()) -> AgainstModel:
+    """Hold every rank against the model; `loads`: rows per expert that were counted beside the capture.
 
     Raises:
         BadInput: an impossible deployment, a context beyond the model's limit, or hardware without a needed figure.
     """
-    pairs = [(rank, steps) for rank in account.ranks if (steps := model_steps(rank, choice)) is not None]
+    pairs = [
+        (rank, steps)
+        for rank in account.ranks
+        if (steps := model_steps(rank, choice, _active(rank, loads))) is not None
+    ]
     priced = {id(rank): steps for rank, steps in pairs}
     efficiencies = tuple(row for rank, steps in pairs for row in find_efficiencies(rank, steps))
+    launches = tuple(row for rank, steps in pairs for row in find_launch_work(rank, steps))
     products = tuple(row for rank in account.ranks for row in find_products(rank, choice.hardware))
     savings = tuple(row for rank, steps in pairs for row in find_kv_savings(rank, steps, choice))
     gains = tuple(row for rank, steps in pairs for row in find_quantisation(rank, steps, choice))
@@ -73,17 +87,27 @@ def compare_with_model(account: Account, choice: ModelChoice) -> AgainstModel:
         efficiencies=efficiencies,
         unexplained=tuple(row for rank, steps in pairs for row in find_unexplained(rank, steps)),
         products=products,
-        launches=tuple(row for rank, steps in pairs for row in find_launch_work(rank, steps)),
+        launches=launches,
         kv_savings=savings,
         quantisation=gains,
         sentences=(
             *about_run(account, choice, pairs),
             *family_sentences(choice, _firsts(efficiencies)),
+            *launch_sentences(_firsts(launches)),
             *gain_sentences(_firsts(gains)),
         ),
         kv_sentences=tuple(saving_sentences(choice, _firsts(savings), pairs)),
         refusals=(*_refusals(account, pairs), *_unknown_products(account, products)),
     )
+
+
+def _active(rank: RankAccount, loads: Sequence[LayerLoad]) -> dict[int, float]:
+    """step_id -> experts with rows, mean over the layers that were counted (of this rank, or of all together)."""
+    found: dict[int, list[int]] = {}
+    for load in loads:
+        if load.step_id is not None and load.rank in (None, rank.rank):
+            found.setdefault(load.step_id, []).append(load.num_experts - load.num_empty)
+    return {step_id: sum(layers) / len(layers) for step_id, layers in found.items()}
 
 
 def _firsts(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -103,7 +127,7 @@ def _refusals(account: Account, pairs: list[tuple[RankAccount, ModelledSteps]]) 
                 missing=say("what any step of some ranks should take: no step's rows or sums"), record_with=DETAILED
             )
         )
-    if any("experts" in steps.families for _, steps in pairs):
+    if any("experts" in steps.families and not steps.is_counted for _, steps in pairs):
         found.append(
             Refusal(
                 missing=say(

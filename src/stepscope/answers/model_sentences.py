@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepscope.answers.alternative import Alternative
     from stepscope.answers.efficiency import FamilyEfficiency
     from stepscope.answers.kv_saving import KvSaving
+    from stepscope.answers.launch_work import LaunchWork
     from stepscope.answers.modelled_steps import ModelChoice, ModelledSteps
     from stepscope.answers.quantisation import QuantisationGain
 
@@ -197,6 +198,23 @@ def _verdict(verdict: str) -> Message:
     if verdict == "does not pay":
         return say("it does not pay at this shape.")
     return say("open, the evidence does not separate the two.")
+
+
+def launch_sentences(rows: tuple[LaunchWork, ...]) -> list[Message]:
+    """Useful work a kernel, prefill beside decode; nothing where only one of them is there."""
+    tokens = {row.phase: row.per_kernel(row.tokens) for row in rows}
+    prefill, decode = tokens.get("prefill"), tokens.get("decode")
+    if not prefill or not decode:
+        return []
+    return [
+        say(
+            "A kernel carries {prefill} tokens in prefill and {decode} in decode: {ratio} times as many. A step's "
+            "launches and host time are paid in both.",
+            prefill=f"{prefill:.3g}",
+            decode=f"{decode:.3g}",
+            ratio=f"{prefill / decode:.3g}",
+        )
+    ]
 
 
 def gain_sentences(rows: tuple[QuantisationGain, ...]) -> list[Message]:

@@ -1,12 +1,13 @@
 """A rank's steps as the model prices them: operators and seconds of every step whose rows or sums are known.
 
 All steps are priced at once, so every amount is an array over them (`over_steps`). Bounds always; a prediction where
-kernels were fitted or the run is calibrated. Which experts a step's tokens reach is not in a trace: routed experts get
-two bounds, with as few distinct experts as can be and with as many, and no number between them.
+kernels were fitted or the run is calibrated. Which experts a step's tokens reach is not in a trace: where nobody
+counted them, routed experts get two bounds, with as few distinct ones as can be and with as many, and no number.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from stepscope.operators.rows import StepRows, equal_rows
 from stepscope.operators.step import step_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.answers.account import RankAccount
     from stepscope.batch import BatchShape
@@ -72,6 +73,7 @@ class ModelledSteps:
     places: Array
     phases: tuple[str, ...]
     num_left_out: int
+    is_counted: bool  # the experts that each step's tokens reached
     has_links: bool  # False: collectives are not priced, for nobody gave the links a rate
     num_even: int  # priced from their sums, with even rows in place of the real ones
     shapes: tuple[BatchShape, ...]
@@ -101,8 +103,11 @@ def sum_amount(operators: Sequence[Operator], of: Callable[[Operator], Any], num
     return total
 
 
-def model_steps(rank: RankAccount, choice: ModelChoice) -> ModelledSteps | None:
+def model_steps(rank: RankAccount, choice: ModelChoice, active: Mapping[int, float]) -> ModelledSteps | None:
     """Price the steps of a rank; None where no step's rows or sums are known.
+
+    `active`: step_id -> experts with rows, mean over layers. It counts where every priced step has one and the rank
+    holds all experts; of experts that are spread, a total does not tell how many are this rank's.
 
     Raises:
         BadInput: an impossible deployment, a context beyond the model's limit, or hardware without a needed figure.
@@ -112,11 +117,15 @@ def model_steps(rank: RankAccount, choice: ModelChoice) -> ModelledSteps | None:
     if not places:
         return None
     shapes = tuple(counted[i].boundary.shape for i in places)
-    operators, families = price_families(shapes, choice)
+    counts = [active.get(counted[i].step_id) for i in places] if plan.ep == 1 else [None]
+    known = [count for count in counts if count is not None]
+    is_counted = len(known) == len(places)
+    operators, families = price_families(shapes, choice, np.array(known) if is_counted else None)
     return ModelledSteps(
         places=np.array(places),
         phases=tuple(shape.phase or "" for shape in shapes),
         num_left_out=len(counted) - len(places),
+        is_counted=is_counted,
         has_links=all(_has_link(choice.hardware, size) for size in (plan.tp, plan.expert_group_size)),
         num_even=sum(shape.rows is None and (shape.num_requests or 0) > 1 for shape in shapes),
         shapes=shapes,
@@ -137,9 +146,9 @@ def is_known(shape: BatchShape) -> bool:
 
 
 def price_families(
-    shapes: Sequence[BatchShape], choice: ModelChoice
+    shapes: Sequence[BatchShape], choice: ModelChoice, active: Array | None = None
 ) -> tuple[tuple[Operator, ...], dict[Family, FamilySeconds]]:
-    """The operators of the steps, and the seconds of each family that runs at all.
+    """The operators of the steps, and the seconds of each family that runs at all; `active` experts where known.
 
     Collectives are left out on a device whose links nobody gave a rate: a probe measures none.
     """
@@ -148,12 +157,10 @@ def price_families(
     plain = tuple(op for op in operators if op.kind != "grouped_gemm")
     grouped = tuple(op for op in operators if op.kind == "grouped_gemm")
     found = _sum_families(plain, choice, shapes)
-    if grouped:
-        fewest, most = (
-            _sum_families(tuple(_with_experts(op, choice, fewest=fewest) for op in grouped), choice, shapes)["experts"]
-            for fewest in (True, False)
-        )
-        found["experts"] = replace(fewest, bound_most_s=most.bound_s, time_s=None, high_s=most.high_s)
+    if grouped and active is not None:
+        found |= _sum_families(tuple(_with_experts(op, active) for op in grouped), choice, shapes)
+    elif grouped:
+        found["experts"] = _between_bounds(grouped, choice, shapes)
     return operators, {family: found[family] for family in FAMILIES if family in found}
 
 
@@ -170,19 +177,26 @@ def _sends(operator: Operator) -> int:
     return operator.work.group_size if isinstance(operator.work, Transfer) else 1
 
 
-def _with_experts(operator: Operator, choice: ModelChoice, *, fewest: bool) -> Operator:
-    """The experts of a layer if its tokens reach as few distinct ones as can be (all the same top_k), or as many."""
-    load, shape, plan = operator.work, operator.shape, choice.deployment.plan
+def _between_bounds(grouped: tuple[Operator, ...], choice: ModelChoice, shapes: Sequence[BatchShape]) -> FamilySeconds:
+    """Experts if the tokens reach as few distinct ones as can be (all the same top_k), and as many."""
+    ep, architecture = choice.deployment.plan.ep, choice.architecture
+    few = tuple(_with_experts(op, max(1, _top_k(architecture, op.layer_type) // ep)) for op in grouped)
+    fewest = _sum_families(few, choice, shapes)["experts"]
+    most = _sum_families(tuple(_with_experts(op, math.inf) for op in grouped), choice, shapes)["experts"]
+    return replace(fewest, bound_most_s=most.bound_s, time_s=None, high_s=most.high_s)
+
+
+def _with_experts(operator: Operator, active: float | Array) -> Operator:
+    """A layer whose tokens reach so many of the rank's experts, if there are as many experts and copies."""
+    load, shape = operator.work, operator.shape
     assert isinstance(load, ExpertLoad)
     assert isinstance(shape, GemmShape)
-    top_k = _top_k(choice.architecture, operator.layer_type)
-    most = max(1, top_k // plan.ep) if fewest else load.num_experts
-    active = np.minimum(load.copies, most)
-    weight = active * matrix_bytes(operator.dtypes.weight or "bf16", shape.k * shape.n)
+    reached = np.minimum(np.minimum(np.asarray(load.copies, dtype=float), load.num_experts), active)
+    per_expert = matrix_bytes(operator.dtypes.weight or "bf16", shape.k * shape.n)
     return replace(
         operator,
-        work=replace(load, active_experts=active.astype(float), rows_per_expert=None),
-        traffic=replace(operator.traffic, weight=weight),
+        work=replace(load, active_experts=reached, rows_per_expert=None),
+        traffic=replace(operator.traffic, weight=np.rint(reached * per_expert).astype(np.int64)),
     )
 
 

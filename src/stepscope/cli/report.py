@@ -138,9 +138,10 @@ def explain(
     ).choose()
     concurrency = choose_concurrency(workers, ray, memory_limit)
     account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
-    document = to_document(account, None if choice is None else compare_with_model(account, choice))
     paths = to_paths(log, metrics, steps_log, client, experts)
     joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
+    loads = joined.expert_loads if joined is not None else ()
+    document = to_document(account, None if choice is None else compare_with_model(account, choice, loads))
     if joined is not None:
         document["joined"] = joined_document(joined)
         document["messages"] |= to_message_table(joined.messages)
