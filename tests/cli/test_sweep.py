@@ -34,10 +34,16 @@ def test_the_report_shows_cells_crossovers_and_what_was_held(swept: Path) -> Non
     assert dense["answer"] == "found"
     assert ends["low"] <= dense["at"] <= ends["high"]  # the step's bend lies among those of its matrices
     assert document["predicted"]["bends"][0]["at"] == dense["at"]
-    rows = list(csv.DictReader(io.StringIO(done("sweep", "report", swept, "-f", "csv"))))
-    assert [row["cell"] for row in rows] == [row["cell"] for row in document["cells"]]
-    assert rows[0]["host_gap_s"] == ""
-    assert "| cell |" in done("sweep", "report", swept, "-f", "md")
+
+
+def test_the_table_is_written_as_csv_and_markdown(tmp_path: Path) -> None:
+    done("sweep", "plan", "--grid", "small", "--engine", "cost", "--hardware", "h200", "-o", tmp_path / "plan.yaml")
+    done("sweep", "run", tmp_path / "plan.yaml", "-o", tmp_path / "out", "--workers", "1")
+    rows = list(csv.DictReader(io.StringIO(done("sweep", "report", tmp_path / "out", "-f", "csv"))))
+    assert [row["cell"] for row in rows][:3] == ["prefill-m32", "prefill-m64", "decode-b1-c64"]
+    assert rows[0]["host_gap_s"] == ""  # unknown is empty, not 0
+    done("sweep", "report", tmp_path / "out", "-o", tmp_path / "table.md")
+    assert "| prefill-m32 | ok |" in (tmp_path / "table.md").read_text()
 
 
 def test_the_charts_are_written(swept: Path, tmp_path: Path) -> None:

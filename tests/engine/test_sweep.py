@@ -14,6 +14,7 @@ from stepscope.sweep.plan import Plan, make_plan
 from stepscope.sweep.report import sweep_document
 from stepscope.sweep.run import RunOptions, read_sweep, run_sweep
 from stepscope.sweep.vllm_engine import EngineSetup
+from tests.engine.openai_server import serving
 from tests.engine.plugin_environment import PYTHON
 
 if TYPE_CHECKING:
@@ -87,3 +88,18 @@ def test_a_second_run_finds_everything_done(swept: tuple[Plan, Path, list[dict[s
     assert run_sweep(made, folder) == results  # without an engine: none is needed
     document = sweep_document(*read_sweep(folder))
     assert {row["answer"] for row in document["crossovers"]} == {"not_measured"}  # 2 x 2 shows no bend
+
+
+def test_a_server_of_the_real_engine_is_swept_by_http(tmp_path: Path) -> None:
+    with serving(tmp_path, tmp_path / "log", **ENVIRONMENT) as server:
+        made = make_plan("small", engine="server", model="tiny", url=server.url)
+        results = run_sweep(made, tmp_path / "sweep")
+    assert [(r["status"], r["reasons"]) for r in results] == [("ok", [])] * len(made.cells)
+    for result in results:
+        figures = result["figures"]
+        assert figures["step_s"]["value"] is None
+        assert figures["tokens_per_s"]["value"] > 0
+        if result["cell"]["kind"] == "decode":
+            steps = [s for s in read_step_log(tmp_path / "log").schedulers[0].steps if s.shape.decode.num_requests]
+            assert 0 < figures["tpot_s"]["value"] < 5
+            assert len(steps) >= made.window.decode_steps

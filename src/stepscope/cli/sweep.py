@@ -83,7 +83,7 @@ def plan(
     ] = ClockOption.wall,
     steps: Annotated[int, typer.Option(min=2, help="Decode steps of a window.")] = 16,
     repeats: Annotated[int, typer.Option(min=2, help="Prompts of a prefill cell.")] = 5,
-    profiled: Annotated[int, typer.Option(min=0, help="Steps profiled after each window, for families; 0: none.")] = 4,
+    profiled: Annotated[int, typer.Option(min=0, help="Steps profiled after each window, for families; 0: none.")] = 6,
     engine_arg: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of vLLM's LLM, VALUE as JSON or text; may be repeated.")
     ] = None,

@@ -44,7 +44,7 @@ def _cells(document: dict[str, Any]) -> Section:
     columns = ["cell", "status", ">M", ">step ms", ">5 %", ">95 %", ">tokens/s", ">mean M_e", ">most M_e"]
     columns += [f">{_FAMILIES[name]} ms" for name in families]
     columns += [">host gap ms"] if any(row["host_gap_s"] is not None for row in cells) else []
-    columns += [">predicted ms"] if has_prediction else []
+    columns += [f">{_priced(document)} ms"] if has_prediction else []
     rows = []
     for row in cells:
         line = [row["cell"], row["status"], _number(row["dense_m"], 6), _ms(row["step_s"] or row["tpot_s"])]
@@ -58,6 +58,11 @@ def _cells(document: dict[str, Any]) -> Section:
     plan = document["plan"]
     title = f"{plan['model']} on {plan['engine']}: {told or 'no cell ran'}"
     return Section(title=title, lines=tuple(_unknowns(document)), grid=Grid(columns=tuple(columns), rows=tuple(rows)))
+
+
+def _priced(document: dict[str, Any]) -> str:
+    """What the cost model's times are: a bound is no prediction."""
+    return "bound" if document["plan"]["cost"] == "bound" else "predicted"
 
 
 def _unknowns(document: dict[str, Any]) -> list[str]:
@@ -109,15 +114,15 @@ def _crossovers(document: dict[str, Any]) -> list[Section]:
         "axis",
         "time of",
         "bends at (5 to 95 %)",
-        "modelled",
+        _priced(document),
         ">points",
         ">slope, first",
         ">last",
         ">a = b x at",
     )
     lines.append(
-        "slope: d log time / d log axis at the grid's ends, 0 is flat, 1 in proportion; a = b x: where a straight line "
-        "pays as much for x as at x = 0, which is the crossover where the terms add up instead of overlapping"
+        "slope: d log time / d log axis of a straight line at the grid's ends, 0 flat, 1 in proportion; a = b x: where "
+        "it pays as much for x as at x = 0, which is the crossover where the terms add up instead of overlapping"
     )
     return [Section(title="three crossovers", lines=tuple(lines), grid=Grid(columns=columns, rows=tuple(rows)))]
 

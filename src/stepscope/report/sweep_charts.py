@@ -9,7 +9,7 @@ from stepscope.report.chart_spec import CONFIG, Chart, Spec, axis
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_LOG = {"type": "log"}
+_LOG = {"type": "log", "nice": False}
 # Okabe and Ito's colours, by place of the context
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9", "#000000")
 

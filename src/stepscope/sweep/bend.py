@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = Literal["found", "not_reached", "passed", "straight", "not_measured"]
 LEAST_POINTS = 5
-_APART = 0.4  # of log x: half as large again
 _PER_OCTAVE = 4  # bends that are tried
 _NOISE = 0.01  # relative: errors below it are all alike
-_FALLING, _PROPORTIONAL = 0.5, 0.85  # d log t / d log x: the time per token clearly falls; it hardly does
+_FALLING, _PROPORTIONAL = (
+    0.5,
+    0.85,
+)  # d log t / d log x: up to here x < a / b; from here the time per token hardly falls
 REFITS = 40
 _ROUNDS = 1  # of the robust fit: the points are medians already
 _LEAST_FOUND = 0.5  # share of refits that must have a bend too
@@ -55,7 +57,7 @@ class Bend:
         share: of the refits that have a bend; None without refits.
         half: x at which a straight line pays as much for x as it pays at x = 0: a / b, with its ends; None where not
             both are paid. Where memory and compute add up instead of overlapping, this is the crossover.
-        first_slope, last_slope: d log t / d log x at the ends: 0 flat, 1 in proportion.
+        first_slope, last_slope: d log t / d log x of the straight line at the ends: 0 flat, 1 in proportion.
     """
 
     answer: Answer
@@ -83,8 +85,9 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
         )
     x, y = np.array([p.x for p in ordered]), np.array([p.seconds for p in ordered])
     at = _bend_of(x, y, _noise(ordered))
-    slopes = (_slope(x, y), _slope(x[::-1], y[::-1]))
-    half = _half_of(x, y)
+    a, b = _line_of(x, y)
+    slopes = [float(b * end / (a + b * end)) for end in (x[0], x[-1])]
+    half = a / b if a > 0 and b > 0 else None
     refits = _refits(ordered, num_refits, seed)
     bent = [found for found, _ in refits if found is not None]
     half_low, half_high = _ends([found for _, found in refits if found is not None], half)
@@ -107,9 +110,15 @@ def find_bend(points: Sequence[Point], *, num_refits: int = REFITS, seed: int = 
     return Bend(answer=answer, reason=reason, **told)
 
 
-def _half_of(x: Array, y: Array) -> float | None:
+def _line_of(x: Array, y: Array) -> tuple[float, float]:
+    """The a and b of a straight line; one of them is above 0."""
     a, b = fit_robust(np.column_stack([np.ones_like(x), x]), y)
-    return float(a / b) if a > 0 and b > 0 else None
+    return float(a), float(b)
+
+
+def _half_of(x: Array, y: Array) -> float | None:
+    a, b = _line_of(x, y)
+    return a / b if a > 0 and b > 0 else None
 
 
 def _ends(draws: Sequence[float], value: float | None) -> tuple[float | None, float | None]:
@@ -120,18 +129,11 @@ def _ends(draws: Sequence[float], value: float | None) -> tuple[float | None, fl
     return min(float(low), value), max(float(high), value)
 
 
-def _slope(x: Array, y: Array) -> float:
-    """D log t / d log x from the first point to the next one that is clearly elsewhere on the axis."""
-    distance = np.abs(np.log(x / x[0]))
-    other = int(np.argmax(distance >= min(_APART, float(distance[-1]))))
-    return float(np.log(y[other] / y[0]) / np.log(x[other] / x[0]))
-
-
 def _without(x: Array, slopes: Sequence[float]) -> tuple[Answer, str]:
     if slopes[0] >= _PROPORTIONAL:
         return "passed", f"the time rises in proportion from {x[0]:.4g} on: the bend is below this grid"
     if slopes[1] <= _FALLING:
-        return "not_reached", f"the time grows slower than the axis up to {x[-1]:.4g}: not reached in this grid"
+        return "not_reached", f"what does not grow is most of the time up to {x[-1]:.4g}: not reached in this grid"
     return "straight", f"no bend between {x[1]:.4g} and {x[-2]:.4g}: a straight line explains the times as well"
 
 

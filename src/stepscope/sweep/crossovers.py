@@ -144,6 +144,7 @@ def _predict(plan: Plan, device: str) -> dict[str, Any]:
     priced = [make_result(plan, cell, driver.measure(cell), {}, []) for cell in plan.cells]
     return {
         "hardware": device,
+        "cost": plan.cost,
         "dense_tokens": _ends(dense),
         "expert_rows": _ends(experts),
         "decode_batch": document["decode"]["crossover_batch"] if plan.decode_batches else [],

@@ -1,7 +1,6 @@
 """Family times: a torch trace of a few of a cell's steps -> the time of each family, by the budget's own rules.
 
-Of the profiled steps the one with the least work is taken: a profiler and a shared machine only ever add time, and the
-families of one step add up.
+Of each family the least time over the profiled steps is taken: a profiler and a shared machine only ever add time.
 """
 
 from __future__ import annotations
@@ -65,12 +64,11 @@ def _none(why: str) -> dict[str, Figure]:
 
 def _families(budget: RankBudget, table: StepTable, places: list[int]) -> dict[str, Figure]:
     works = {account: ns for account, ns in budget.step_families.items() if account[0] in _WORK}
-    fastest = min(places, key=lambda place: sum(ns[place] for ns in works.values()))
-    totals = dict.fromkeys(FAMILY_FIGURES, 0.0)
+    totals = {name: np.zeros(len(places)) for name in FAMILY_FIGURES}
     for (_, family), ns in works.items():
-        totals[_FIGURE.get(family, "other_s")] += ns[fastest] * _NS
+        totals[_FIGURE.get(family, "other_s")] += np.array([ns[place] for place in places]) * _NS
     found = {
-        name: known(total, "classified") if total else unknown("no such work in the profiled step")
+        name: known(float(total.min()), "classified") if total.any() else unknown("no such work in the profiled steps")
         for name, total in totals.items()
     }
     return found | {"host_gap_s": _host_gap(budget, table, places)}

@@ -1,7 +1,7 @@
 """Figure: one number of a cell with its grade, or why there is none; and the names of all that a cell has.
 
-Times are seconds of one step: the median over the window, and of the fastest profiled step for those by family. Unknown
-is None with a reason, never 0: a family that does not occur and one that was not looked at say so differently.
+Times are seconds of one step: the median over the window, and the least of the profiled steps for those by family.
+Unknown is None with a reason, never 0: a family that does not occur and one that was not looked at say so differently.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     warmup_steps: Annotated[int, Meta(ge=0)] = 2
     decode_steps: Annotated[int, Meta(ge=2)] = 16
     prefill_repeats: Annotated[int, Meta(ge=2)] = 5
-    profiled_steps: Annotated[int, Meta(ge=0)] = 4
+    profiled_steps: Annotated[int, Meta(ge=0)] = 6
     clock: Literal["wall", "busy"] = "wall"
 
 

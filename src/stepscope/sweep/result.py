@@ -22,7 +22,8 @@ FORMAT = "stepscope-sweep-cell/1"
 
 def make_result(plan: Plan, cell: Cell, measured: Measured, conditions: dict[str, Any], problems: list[str]) -> Result:
     """Of a cell that ran; with problems it is invalid."""
-    not_here = unknown("this driver does not measure it")
+    why = "this driver does not measure it" if measured.figures else "no step of the window is one of the cell"
+    not_here = unknown(why)
     figures = {name: asdict(measured.figures.get(name, not_here)) for name in FIGURES}
     return _result(plan, cell, "invalid" if problems else "ok") | {
         "reasons": problems,
