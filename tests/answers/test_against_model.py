@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -52,6 +53,7 @@ from tests.traces import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 FLASH = "void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)"
 INDEX = "void deep_gemm::sm90_fp8_mqa_logits<32u, 128u, false>(unsigned int)"
@@ -519,3 +521,21 @@ def test_counts_of_other_steps_or_ranks_or_spread_experts_are_no_counts_of_this_
         row = next(row for row in compare_with_model(account, held, loads).efficiencies if row.family == "experts")
         assert row.bound_ns < row.bound_most_ns
         assert row.predicted_ns is None
+
+
+def test_the_recorded_engine_is_priced_in_every_step_and_its_collectives_are_not(tmp_path: Path) -> None:
+    config = tmp_path / "tiny.json"
+    meta = json.loads((EXAMPLES / "vllm-cpu-tp2" / "meta.json").read_text(encoding="utf-8"))
+    config.write_text(json.dumps(meta["model_config"]), encoding="utf-8")
+    target = tmp_path / "report.json"
+    given = ["explain", str(EXAMPLES / "vllm-cpu-tp2"), "--model", str(config), "--hardware", "cpu", "--tp", "2"]
+    result = CliRunner().invoke(app, [*given, "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    document = json.loads(target.read_text(encoding="utf-8"))
+    found = document["against_model"]
+    assert found["steps"] == {rank: {"priced": 12, "left_out": 0} for rank in ("0", "1")}
+    assert all(row["bound_ns"] == 0 for row in found["families"] if row["family"] == "collective")
+    work = sum(row["exclusive_ns"] for row in document["families"] if row["category"] in WORK)
+    in_steps = sum(row["measured_ns"] for part in ("families", "unexplained") for row in found[part])
+    assert 0 < in_steps <= work
+    assert {row["phase"] for row in found["launches"]} == {"prefill", "decode", "mixed"}

@@ -23,7 +23,7 @@ from stepscope.models.kv_layout import LAYOUTS, cache_row
 if TYPE_CHECKING:
     from stepscope.answers.account import RankAccount
     from stepscope.answers.alternative import Verdict
-    from stepscope.answers.modelled_steps import Array, ModelChoice, ModelledSteps
+    from stepscope.answers.modelled_steps import Array, FamilySeconds, ModelChoice, ModelledSteps
     from stepscope.models.architecture import Architecture, Attention
     from stepscope.operators.operator import Operator
 
@@ -108,12 +108,13 @@ def find_kv_savings(rank: RankAccount, steps: ModelledSteps, choice: ModelChoice
     own = [steps.families[name] for name in ("attention", "indexer") if name in steps.families]
     read, found = _read_bytes(steps.operators, steps.num_steps), []
     for name, architecture in other_ways(choice.architecture).items():
+        other, all_attention = _priced(architecture, steps, choice)
+        other_read = _read_bytes(other, steps.num_steps)
         for phase in SAVING_PHASES:
             mask = steps.of_phase(phase)
             if not mask.any():
                 continue
-            other = _priced(architecture, steps, choice, mask)
-            ours, theirs = float(np.sum(read[mask])), float(np.sum(_read_bytes(other[0], int(mask.sum()))))
+            ours, theirs = (float(np.sum(each[mask])) for each in (read, other_read))
             places = steps.places[mask]
             found.append(
                 KvSaving(
@@ -128,21 +129,20 @@ def find_kv_savings(rank: RankAccount, steps: ModelledSteps, choice: ModelChoice
                     own_bound_ns=add_up(own, mask).bound_ns,
                     saved_bytes_ns=round(1e9 * (theirs - ours) / rate),
                     bytes_per_s=rate,
-                    other=other[1],
+                    other=add_up([all_attention], mask),
                 )
             )
     return tuple(found)
 
 
 def _priced(
-    architecture: Architecture, steps: ModelledSteps, choice: ModelChoice, mask: Array
-) -> tuple[tuple[Operator, ...], Alternative]:
+    architecture: Architecture, steps: ModelledSteps, choice: ModelChoice
+) -> tuple[tuple[Operator, ...], FamilySeconds]:
     """The other way's operators, and its attention: a calibration of ours says nothing about kernels that never ran."""
     deployment = replace(choice.deployment, kv=_layout(architecture, choice.deployment.kv))
     other = replace(choice, architecture=architecture, deployment=deployment, calibration=None)
-    shapes = [shape for shape, chosen in zip(steps.shapes, mask.tolist(), strict=True) if chosen]
-    operators, families = price_families(shapes, other)
-    return operators, add_up([families["attention"]], np.ones(len(shapes), dtype=bool))
+    operators, families = price_families(steps.shapes, other, rows=steps.rows)
+    return operators, families["attention"]
 
 
 def _layout(architecture: Architecture, layout: str) -> str:

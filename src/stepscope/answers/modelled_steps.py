@@ -19,14 +19,14 @@ from stepscope.errors import BadInput
 from stepscope.models.architecture import MoeFeedForward
 from stepscope.models.dtype import matrix_bytes
 from stepscope.operators.operator import ExpertLoad, GemmShape, Transfer
-from stepscope.operators.rows import StepRows, equal_rows
+from stepscope.operators.rows import StepRows
 from stepscope.operators.step import step_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.answers.account import RankAccount
-    from stepscope.batch import BatchShape
+    from stepscope.batch import BatchShape, PhaseSums
     from stepscope.cost.calibration import Calibration
     from stepscope.cost.families import Family
     from stepscope.cost.hardware import Hardware
@@ -77,6 +77,7 @@ class ModelledSteps:
     has_links: bool  # False: collectives are not priced, for nobody gave the links a rate
     num_even: int  # priced from their sums, with even rows in place of the real ones
     shapes: tuple[BatchShape, ...]
+    rows: StepRows
     operators: tuple[Operator, ...]
     families: dict[Family, FamilySeconds]
 
@@ -120,7 +121,8 @@ def model_steps(rank: RankAccount, choice: ModelChoice, active: Mapping[int, flo
     counts = [active.get(counted[i].step_id) for i in places] if plan.ep == 1 else [None]
     known = [count for count in counts if count is not None]
     is_counted = len(known) == len(places)
-    operators, families = price_families(shapes, choice, np.array(known) if is_counted else None)
+    rows = StepRows.from_shapes(shapes)
+    operators, families = price_families(shapes, choice, np.array(known) if is_counted else None, rows)
     return ModelledSteps(
         places=np.array(places),
         phases=tuple(shape.phase or "" for shape in shapes),
@@ -129,6 +131,7 @@ def model_steps(rank: RankAccount, choice: ModelChoice, active: Mapping[int, flo
         has_links=all(_has_link(choice.hardware, size) for size in (plan.tp, plan.expert_group_size)),
         num_even=sum(shape.rows is None and (shape.num_requests or 0) > 1 for shape in shapes),
         shapes=shapes,
+        rows=rows,
         operators=operators,
         families=families,
     )
@@ -138,21 +141,31 @@ def is_known(shape: BatchShape) -> bool:
     """Whether a step's rows are known, or sums for which even rows can stand."""
     if shape.phase in (None, "empty"):
         return False
-    try:
-        rows = shape.rows if shape.rows is not None else equal_rows(shape)
-    except BadInput:
+    if shape.rows is not None:
+        return all(row.query_len > 0 and row.context_len >= 0 for row in shape.rows)
+    return all(_has_even_rows(sums) for sums in (shape.prefill, shape.decode))
+
+
+def _has_even_rows(sums: PhaseSums) -> bool:
+    """Whether a phase has no rows, or sums of which each row gets a token or more and no less history than tokens."""
+    if sums.num_requests == 0 or sums.query_sum == 0:
+        return True
+    if sums.num_requests is None or sums.query_sum is None or sums.kv_sum is None:
         return False
-    return bool(rows) and all(row.query_len > 0 and row.context_len >= 0 for row in rows)
+    return sums.num_requests <= sums.query_sum <= sums.kv_sum
 
 
 def price_families(
-    shapes: Sequence[BatchShape], choice: ModelChoice, active: Array | None = None
+    shapes: Sequence[BatchShape], choice: ModelChoice, active: Array | None = None, rows: StepRows | None = None
 ) -> tuple[tuple[Operator, ...], dict[Family, FamilySeconds]]:
-    """The operators of the steps, and the seconds of each family that runs at all; `active` experts where known.
+    """The operators of the steps, and the seconds of each family that runs at all.
+
+    `active`: the experts that a layer's tokens reach, where known; `rows`: those of the shapes, where they were made.
 
     Collectives are left out on a device whose links nobody gave a rate: a probe measures none.
     """
-    every = step_operators(choice.architecture, StepRows.from_shapes(shapes), choice.deployment)
+    rows = StepRows.from_shapes(shapes) if rows is None else rows
+    every = step_operators(choice.architecture, rows, choice.deployment)
     operators = tuple(op for op in every if _has_link(choice.hardware, _sends(op)))
     plain = tuple(op for op in operators if op.kind != "grouped_gemm")
     grouped = tuple(op for op in operators if op.kind == "grouped_gemm")

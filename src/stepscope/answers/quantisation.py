@@ -74,7 +74,7 @@ class QuantisationGain:
 def find_quantisation(rank: RankAccount, steps: ModelledSteps, choice: ModelChoice) -> tuple[QuantisationGain, ...]:
     """One row a phase that has priced steps."""
     plain = replace(choice, deployment=replace(choice.deployment, weights="bf16", experts="bf16", activations=None))
-    operators, families = price_families(steps.shapes, replace(plain, calibration=None))
+    operators, families = price_families(steps.shapes, replace(plain, calibration=None), rows=steps.rows)
     formats = tuple(sorted({name for op in steps.operators if (name := op.dtypes.weight) and name not in _UNQUANTISED}))
     ours, theirs = (
         sum_amount(each, lambda operator: operator.traffic.weight, steps.num_steps)
