@@ -235,24 +235,26 @@ def run_one_rank(folder: Path, names: list[str]) -> None:
     for name in names or ["reference", *known, "unchanged"]:
         with known[name]() if name in known else nullcontext():
             capture(llm, folder / "traces", name)
+    llm.llm_engine.engine_core.shutdown()
 
 
 def run_two_ranks(folder: Path, names: list[str]) -> None:
     """A rank that is late before each of its collectives, and an engine that keeps both waiting for work."""
     cores = sorted(os.sched_getaffinity(0))
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"{cores[0]}|{cores[-1]}"
+    os.environ["VLLM_USE_SPINLOOP_EXT"] = "1"  # else each turn of a busy wait is an event of its own
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to the workers
     llm = make_engine(folder, 2)
     executor = llm.llm_engine.engine_core.engine_core.model_executor
     serve(llm, "first-")
-    capture(llm, folder / "traces", "warm")
-    for name in names or ["reference", "late", "starved", "unchanged"]:
+    for name in names or ["warm", "reference", "late", "starved", "unchanged"]:
         if name == "late":
             executor.collective_rpc(late_rank)
         with starved() if name == "starved" else nullcontext():
             capture(llm, folder / "traces", name)
         if name == "late":
             executor.collective_rpc(in_time)
+    llm.llm_engine.engine_core.shutdown()
 
 
 def late_rank(worker: Any) -> None:

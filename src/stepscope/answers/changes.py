@@ -37,7 +37,8 @@ DEVIATIONS = 3.0
 _MAD = 1.4826  # of a normal distribution, standard deviations per median absolute deviation
 _NOTABLE = 0.01  # of a window: smaller families say little of the common ratio
 _LEAST_FAMILIES = 5  # with fewer there is no common ratio
-_MOST = 0.5
+_MOST = 0.5  # of a change: less of it does not tell where it is
+_WAITS = ("supply", "comm")  # in which function a thread waits is no cause
 _DEVICE = ("compute", "kv", "comm", "unmatched")
 
 
@@ -247,7 +248,7 @@ def _change(a: _Side, b: _Side, pairs: _Pairs, account: Account, change: Estimat
         b_ns=int(np.median(after)),
         change=change,
         share=change.median_ns / window.median_ns,
-        function=_function(a, b, pairs, account, change),
+        function=None if account[0] in _WAITS else _function(a, b, pairs, account, change),
         work=_work(pairs, account, change),
     )
 
