@@ -49,6 +49,7 @@ MODEL = {
 # step before which it is added, prompt, how many tokens it shares with the first, output
 REQUESTS = [(0, 500, 0, 50), (2, 500, 384, 48), (4, 300, 256, 46), (6, 200, 128, 44)]
 PAUSE_S = 0.005
+NAP_S = 0.0005
 CALM, TRIES = 0.2, 3  # how far the time of a capture's steps may differ before it is taken again
 
 
@@ -235,6 +236,7 @@ def run_one_rank(folder: Path, names: list[str]) -> None:
     for name in names or ["reference", *known, "unchanged"]:
         with known[name]() if name in known else nullcontext():
             capture(llm, folder / "traces", name)
+    llm.llm_engine.engine_core.shutdown()
 
 
 def run_two_ranks(folder: Path, names: list[str]) -> None:
@@ -244,15 +246,26 @@ def run_two_ranks(folder: Path, names: list[str]) -> None:
     os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions are sent to the workers
     llm = make_engine(folder, 2)
     executor = llm.llm_engine.engine_core.engine_core.model_executor
+    executor.collective_rpc(nap)
     serve(llm, "first-")
-    capture(llm, folder / "traces", "warm")
-    for name in names or ["reference", "late", "starved", "unchanged"]:
+    for name in names or ["warm", "reference", "late", "starved", "unchanged"]:
         if name == "late":
             executor.collective_rpc(late_rank)
         with starved() if name == "starved" else nullcontext():
             capture(llm, folder / "traces", name)
         if name == "late":
             executor.collective_rpc(in_time)
+    llm.llm_engine.engine_core.shutdown()
+
+
+def nap(_worker: Any) -> None:
+    """A worker that waits for work naps: else each turn of its busy wait is five events of the capture."""
+    from vllm.distributed.device_communicators import shm_broadcast  # noqa: PLC0415
+
+    def sched_yield() -> None:
+        time.sleep(NAP_S)
+
+    shm_broadcast.sched_yield = disguised(sched_yield, shm_broadcast, "sched_yield")
 
 
 def late_rank(worker: Any) -> None:

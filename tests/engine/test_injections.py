@@ -125,5 +125,6 @@ def test_a_slow_engine_keeps_its_workers_waiting(two_ranks: Callable[[str], Caus
     assert "what the engine did meanwhile" in str(first.not_shown)
 
 
-def test_two_unchanged_runs_of_two_ranks_have_no_cause(two_ranks: Callable[[str], Causes]) -> None:
-    assert two_ranks("unchanged").named == ()
+def test_two_unchanged_runs_of_two_ranks_name_no_work(two_ranks: Callable[[str], Causes]) -> None:
+    # two ranks that spin on a machine with other work on it wait for each other: that may be told, and nothing else
+    assert [cause for cause in two_ranks("unchanged").named if cause.category not in ("comm", "supply")] == []

@@ -3,9 +3,9 @@
 d_f = b_f - r a_f for each pair of matched steps: family f's time in B less its time in A, after the ratio r that most
 families share (a clock, a busy machine) is taken off. A family stands out where all of these hold, and none is tuned:
 its median d_f differs from zero at 5 % over all families tested together (exact binomial interval, Bonferroni); its
-ratio lies beyond three robust standard deviations of the families' ratios; the window's own d differs from zero in the
-same direction; and d_f is larger than half the width of that window's 95 % interval, so that it is not lost in how
-steps of one shape differ anyway.
+ratio lies beyond three robust standard deviations of the families' ratios; the window's d, which is the sum of theirs,
+differs from zero in the same direction; and d_f is larger than half the width of the window's 95 % interval, so that it
+is not lost in how steps of one shape differ anyway.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ MISSED = 20  # one in so many, over all families together
 DEVIATIONS = 3.0
 _MAD = 1.4826  # of a normal distribution, standard deviations per median absolute deviation
 _NOTABLE = 0.01  # of a window: smaller families say little of the common ratio
-_LEAST_FAMILIES = 5  # with fewer there is no common ratio
-_MOST = 0.5
+_LEAST_FAMILIES = 3  # with fewer there is no common ratio
+_MOST = 0.5  # of a change: less of it does not tell where it is
+_WAITS = ("supply", "comm")  # in which function a thread waits is no cause
 _DEVICE = ("compute", "kv", "comm", "unmatched")
 
 
@@ -162,45 +163,50 @@ def _at(side: _Side, account: Account, places: Int64) -> Int64:
 
 def _group(a: _Side, b: _Side, pairs: _Pairs) -> Group:
     common = _common_ratios(pairs, is_split=a.rank.table.windows.lane == "device")
-    ratio = common["all"].ratio
-    window = estimate(_rest(*pairs.windows, ratio))
-    one_in = MISSED * max(len(pairs.times), 1)
+    rests = {
+        account: _rest(*times, common.get(_clock(account), common["all"]).ratio)
+        for account, times in pairs.times.items()
+    }
+    window = estimate(np.sum(list(rests.values()), axis=0).tolist() if rests else [])
+    one_in = MISSED * max(len(rests), 1)
     least = None
     if None not in (window.low_ns, window.high_ns) and estimate(pairs.windows[0].tolist(), one_in).low_ns is not None:
         least = ((window.high_ns or 0) - (window.low_ns or 0)) // 2
     found: list[tuple[Account, Estimate]] = []
-    for account, (x, y) in pairs.times.items() if least is not None else ():
-        own = common.get(_side_of(account), common["all"])
-        change = estimate(_rest(x, y, own.ratio), one_in)
-        if _is_beyond(change, window, least or 0) and _is_apart(x, y, own):
+    for account, rest in rests.items() if least is not None else ():
+        change = estimate(rest.tolist(), one_in)
+        own = common.get(_clock(account), common["all"])
+        if _is_beyond(change, window, least or 0) and _is_apart(*pairs.times[account], own):
             found.append((account, change))
     found.sort(key=lambda item: (-abs(item[1].median_ns), item[0]))
     return Group(
         rank=a.rank.rank if b.rank.rank is None else b.rank.rank,
         phase=pairs.phase,
         num_pairs=len(pairs.windows[0]),
-        ratio=ratio,
+        ratio=common.get("device", common["all"]).ratio,
         window=window,
         least_ns=least,
         changes=tuple(_change(a, b, pairs, account, change, window) for account, change in found),
     )
 
 
-def _side_of(account: Account) -> str:
+def _clock(account: Account) -> str:
+    if account[0] == "supply":
+        return "none"  # a wait follows no clock
     return "device" if account[0] in _DEVICE else "host"
 
 
 def _common_ratios(pairs: _Pairs, *, is_split: bool) -> dict[str, _Common]:
-    """Of all families, and beside a device lane of the device's and the host's apart: two clocks."""
-    logs: dict[str, list[float]] = {"all": []}
+    """Of all families; beside a device lane of the device's and the host's apart, since they have two clocks."""
+    logs: dict[str, list[float]] = {}
     for account, (a, b) in pairs.times.items():
         before, after = float(np.median(a)), float(np.median(b))
-        if account[0] != "supply" and after > 0 and before > _NOTABLE * float(np.median(pairs.windows[0])):
-            logs["all"].append(log(after / before))
-            if is_split:
-                logs.setdefault(_side_of(account), []).append(log(after / before))
-    found = {"all": _common(logs.pop("all"))}
-    return found | {side: _common(own) for side, own in logs.items() if len(own) >= _LEAST_FAMILIES}
+        if after > 0 and before > _NOTABLE * float(np.median(pairs.windows[0])):
+            logs.setdefault(_clock(account) if is_split or account[0] == "supply" else "all", []).append(
+                log(after / before)
+            )
+    found = {clock: _common(own) for clock, own in logs.items() if clock != "none"}
+    return {"all": _Common(1.0, None), "none": _Common(1.0, None), **found}
 
 
 def _common(logs: list[float]) -> _Common:
@@ -210,10 +216,9 @@ def _common(logs: list[float]) -> _Common:
     return _Common(exp(middle), _MAD * float(np.median(np.abs(np.array(logs) - middle))))
 
 
-def _rest(a: Int64, b: Int64, ratio: float) -> list[int]:
+def _rest(a: Int64, b: Int64, ratio: float) -> Int64:
     """What is left of B pair by pair, r times A taken off."""
-    rest: list[int] = np.rint(b - ratio * a).astype(np.int64).tolist()
-    return rest
+    return np.rint(b - ratio * a).astype(np.int64)
 
 
 def _is_beyond(change: Estimate, window: Estimate, least_ns: int) -> bool:
@@ -247,7 +252,7 @@ def _change(a: _Side, b: _Side, pairs: _Pairs, account: Account, change: Estimat
         b_ns=int(np.median(after)),
         change=change,
         share=change.median_ns / window.median_ns,
-        function=_function(a, b, pairs, account, change),
+        function=None if account[0] in _WAITS else _function(a, b, pairs, account, change),
         work=_work(pairs, account, change),
     )
 

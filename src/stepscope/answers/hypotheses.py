@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.compare import Comparison
-    from stepscope.answers.findings import Finding
+    from stepscope.answers.finding import Finding
 
 Status = Literal["open", "confirmed", "no change", "worse", "beyond the bound", "refused"]
 STATUS_MEANING: dict[Status, str] = {
@@ -75,6 +75,12 @@ REMEDIES: dict[str, Remedy] = {
         basis="all idle time with the worker elsewhere",
         retime=None,
         record="move that work off the worker's thread, record again, and compare",
+    ),
+    "sync_serialises": Remedy(
+        change="the host launched what needs no result before it waits for one",
+        basis="all device idle time that began in a blocking call",
+        retime=None,
+        record="take the read-back or the synchronisation out of the step (async scheduling), record, and compare",
     ),
     "compilation": Remedy(
         change="nothing were compiled while serving (warm-up of every size)",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.against_model import AgainstModel
-    from stepscope.answers.findings import Finding
+    from stepscope.answers.finding import Finding
     from stepscope.answers.lateness import Lateness
     from stepscope.answers.questions import Answer
     from stepscope.evidence import Grade
