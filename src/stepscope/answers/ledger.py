@@ -108,6 +108,8 @@ def read_ledger(path: Path) -> Ledger:
     """
     if not path.exists():
         return Ledger()
+    if not path.is_file():
+        raise BadInput(f"{path}: is no file. Name another one, or a new one.")
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Ledger)
     except msgspec.MsgspecError as error:

@@ -75,6 +75,8 @@ def read_recorded_load(run: Path, steps_log: Path | None = None) -> RecordedLoad
     path = run.expanduser()
     if steps_log is not None:
         return _from_log(steps_log)
+    if not path.exists():
+        raise BadInput(f"{run}: no such file or folder. Check the path.")
     if is_run(path):
         return _from_simulated(path)
     if holds_step_log(path):

@@ -167,11 +167,11 @@ def make_limits(ttft: float | None, tpot: float | None) -> Limits:
     """What a good request keeps within.
 
     Raises:
-        BadInput: a limit that is not above 0.
+        BadInput: a limit that is no number above 0.
     """
     for name, value in (("--ttft", ttft), ("--tpot", tpot)):
-        if value is not None and not value > 0:
-            raise BadInput(f"{name} {value}: a limit in seconds, above 0, was expected.")
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{name} {value}: a limit in seconds, above 0, was expected. Leave it out for none.")
     return Limits(ttft_s=ttft, tpot_s=tpot)
 
 

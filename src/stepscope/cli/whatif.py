@@ -177,7 +177,7 @@ def whatif(
     format_: FormatOption = TableFormat.text,
 ) -> None:
     """Simulate a recorded run again, first as it was, then changed: the difference with its interval, or a refusal."""
-    if not within > 0:
+    if not 0 < within < float("inf"):
         raise BadInput(f"--within {within}: a fraction above 0 was expected, such as 0.2.")
     for text in (*(settings or ()), *(as_recorded or ())):
         find_setting(split_setting(text)[0])  # before anything is read or run

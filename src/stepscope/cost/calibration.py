@@ -128,7 +128,7 @@ class Calibration:
     draws: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, factor in self.numbers.items():
+        for name, factor in (*self.numbers.items(), ("drift", self.drift)):
             if not 0 <= factor.low <= factor.value <= factor.high:
                 raise BadInput(
                     f"calibration {self.name}: {name} is {factor.value:g} in {factor.low:g} to {factor.high:g}; "
@@ -137,13 +137,29 @@ class Calibration:
         for name in self.fixed:
             if name not in FIXED and bend_of(name) is None:
                 raise BadInput(f"calibration {self.name}: unknown fixed cost '{name}'. Known: {', '.join(FIXED)}.")
-        unknown = sorted(set(self.families) - set(FAMILIES))
+        unknown = sorted({*self.families, *(name for group in self.tied for name in group)} - set(FAMILIES))
         if unknown:
             raise BadInput(f"calibration {self.name}: unknown family '{unknown[0]}'. Known: {', '.join(FAMILIES)}.")
         if (self.cost == "none") != (not self.families):
             raise BadInput(
                 f"calibration {self.name}: cost '{self.cost}' with {len(self.families)} families; a cost of 'none' has "
                 "none, every other has some."
+            )
+        if not self.drift.high > 0 or not any(
+            factor.value for factor in (*self.families.values(), *self.fixed.values())
+        ):
+            raise BadInput(f"calibration {self.name}: with its numbers every step takes 0 seconds. Fit it again.")
+        self._check_draws()
+
+    def _check_draws(self) -> None:
+        unknown = sorted(set(self.draws) - set(self.numbers))
+        if unknown:
+            raise BadInput(f"calibration {self.name}: draws of '{unknown[0]}'. Known: {', '.join(self.numbers)}.")
+        lengths = {len(values) for values in self.draws.values()}
+        if len(lengths) > 1:
+            raise BadInput(
+                f"calibration {self.name}: {min(lengths)} draws of one number and {max(lengths)} of another; a draw is "
+                "a refit, a value for each. Fit it again."
             )
 
     @property

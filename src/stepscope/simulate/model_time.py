@@ -288,6 +288,10 @@ def _fit_prefill(pricer: _Pricer, by_tokens: Array, reach: Reach, name: str) -> 
     tokens = np.array([each.query_sum for each in sums])
     names = ("num_requests", "query_sum", "kv_sum", "query_kv_sum")
     features = np.array([[1.0, *(float(getattr(each, of)) for of in names)] for each in sums])
+    if not np.all(whole > 0):
+        raise BadInput(
+            "the calibration's factors make steps of no time at all: a family of this model has a factor of 0."
+        )
     beyond = np.maximum(whole - by_tokens[tokens], 1e-12)
     # what lies beyond the tokens is fitted as a part of the whole step: errors count by what they do to that
     weighted = features * (beyond / whole)[:, None]

@@ -72,8 +72,16 @@ def find_drafts(engine: EngineOptions, served: Served | None) -> Drafts:
     count, given = engine.speculative_tokens, engine.acceptance
     if count < 0:
         raise BadInput(f"speculative_tokens is {count}: give 0 or more.")
+    if not all(0 <= share <= 1 for share in given):
+        told = "/".join(f"{share:g}" for share in given)
+        raise BadInput(f"acceptance {told}: each is a share of the drafts, 0 to 1.")
     if not count:
         return NO_DRAFTS
+    if count >= engine.max_num_batched_tokens:
+        raise BadInput(
+            f"speculative_tokens is {count}: a step of {engine.max_num_batched_tokens} tokens does not hold one row "
+            "with its drafts. Give fewer."
+        )
     if len(given) not in {1, count}:
         raise BadInput(
             f"{count} speculative tokens with {len(given)} acceptance rates: give one for each (the engine's "

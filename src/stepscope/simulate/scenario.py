@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from stepscope.simulate.request import Request
     from stepscope.simulate.simulation import Detail
 
+MOST_BLOCKS, MOST_ENGINES = 50_000_000, 10_000  # whose state the simulator keeps
+_MOST = {"block_size": 1 << 16, "max_num_seqs": 1 << 22, "max_num_batched_tokens": 1 << 22}  # tables are as long
 MOST_GAPS = 20_000_000  # outputs whose gaps are kept for ITL; beyond, memory would grow with them
 
 
@@ -154,7 +156,22 @@ def make_rules(scenario: Scenario) -> tuple[Rules, Memory | None]:
         served.deployment.check(architecture)
         memory = plan_memory(architecture, served.deployment, load_hardware(served.hardware), use)
     num_blocks = _num_blocks(engine, memory)
+    _check_size(scenario, num_blocks)
     return build_rules(engine, served, num_blocks, engine.max_model_len or _longest(scenario)), memory
+
+
+def _check_size(scenario: Scenario, num_blocks: int) -> None:
+    """Refuse what the simulator's own memory does not hold: it keeps a record of each block."""
+    engine, served = scenario.engine, scenario.served
+    for name, most in _MOST.items():
+        if getattr(engine, name) > most:
+            raise BadInput(f"{name} is {getattr(engine, name)}: give {most:,} at most.")
+    count = num_engines(engine) * (1 if served is None else served.deployment.plan.dp)
+    if count > MOST_ENGINES or count * num_blocks > MOST_BLOCKS:
+        raise BadInput(
+            f"{count:,} engines with {num_blocks:.7g} KV blocks each: at most {MOST_ENGINES:,} engines and "
+            f"{MOST_BLOCKS:,} blocks in all are simulated. Give fewer (num_blocks), or larger ones (block_size)."
+        )
 
 
 def _num_blocks(engine: EngineOptions, memory: Memory | None) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import BadInput
@@ -35,6 +36,7 @@ KEPT = (
     ("goodput", "total"),
     ("preemptions", "total"),
 )
+MOST_POINTS = 100_000
 COST = "device_s_per_million_outputs total"
 Point = dict[str, Any]
 
@@ -52,12 +54,15 @@ def make_grid(scenario: Scenario, over: Sequence[tuple[str, Sequence[str]]], lim
     """Every combination, the last setting varying fastest.
 
     Raises:
-        BadInput: nothing to vary, a setting twice, or one that nobody knows.
+        BadInput: nothing to vary, a setting twice, one that nobody knows, or too many points.
     """
     names = [find_setting(name).name for name, _ in over]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or twice:
         raise BadInput(f"--over {', '.join(twice) or 'is missing'}: name each setting once, as name=value,value,...")
+    count = prod(len(values) for _, values in over)
+    if count > MOST_POINTS:
+        raise BadInput(f"the grid has {count:,} points, and {MOST_POINTS:,} at most are searched. Vary fewer settings.")
     combinations = product(*(values for _, values in over))
     return [
         GridPoint(scenario=scenario, settings=tuple(zip(names, values, strict=True)), limits=limits)
