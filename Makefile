@@ -49,11 +49,12 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
 		$(BIN)/pytest -m "engine or browser"
 
-check-long: $(VENV)/.stamp ## what takes longer: repeated trials, the reading benchmark, simulated against measured latencies
+check-long: $(VENV)/.stamp ## what takes longer: trials, reading, simulated against measured latencies, the demo sweep
 	$(BIN)/pytest -m slow
 	$(BIN)/python benchmarks/reading.py
 	sh examples/install_engine.sh $(ENGINE_VENV)
 	$(BIN)/python benchmarks/same_time.py --engine-python $(ENGINE_VENV)/bin/python
+	$(BIN)/python benchmarks/demo_sweep.py --engine-python $(ENGINE_VENV)/bin/python
 
 benchmarks: $(VENV)/.stamp ## measure reading again and write its table (STEPSCOPE_TRACES=DIR)
 	$(BIN)/python benchmarks/reading.py --write

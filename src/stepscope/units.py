@@ -50,3 +50,15 @@ def show_count(count: int | None) -> str:
     '1,865,737'
     """
     return UNKNOWN if count is None else f"{count:,}"
+
+
+def show_bytes(amount: float) -> str:
+    """Bytes in the largest unit of 1000s that leaves a digit before the point.
+
+    >>> show_bytes(1.5e9), show_bytes(250)
+    ('1.50 GB', '250 B')
+    """
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(amount) >= size:
+            return f"{amount / size:.2f} {unit}"
+    return f"{amount:.0f} B"

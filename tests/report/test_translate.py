@@ -18,6 +18,7 @@ from stepscope.answers.account import explain
 from stepscope.answers.compare import PART_MEANING, compare
 from stepscope.answers.findings import _SENTENCES
 from stepscope.answers.kernels import CHANGE_MEANING
+from stepscope.answers.kv_saving import FULL_HEADS, UNCOMPRESSED, WHOLE_LATENT
 from stepscope.answers.paths import DIFFERENCE_MEANING
 from stepscope.answers.questions import QUESTIONS
 from stepscope.answers.verdict import Outcome, VerdictStatus
@@ -104,7 +105,7 @@ def _is_names(node: ast.AST) -> bool:
 
 def _of_columns() -> Iterator[tuple[str, str]]:
     """`names = ("rank", ">count")`: titles of columns, `>` before those of numbers."""
-    for name in ("report/text.py", "report/comparison_text.py", "cli/join_view.py"):
+    for name in ("report/text.py", "report/comparison_text.py", "report/against_model.py", "cli/join_view.py"):
         for node in filter(_is_names, ast.walk(_modules()[name])):
             assert isinstance(node, ast.Assign)
             titles = node.value.elts if isinstance(node.value, ast.Tuple) else []
@@ -161,6 +162,7 @@ def _of_tables() -> Iterator[tuple[str, str]]:
         "STATUS": [*text.STATUS.values(), *html._STATUS.values()],
         "LANE": [*text.LANE.values(), *html._LANES.values()],
         "EFFECTS": [*comparison_text.EFFECTS.values(), *comparison_text.BEYOND.values()],
+        "OTHER_WAYS": [FULL_HEADS, WHOLE_LATENT, UNCOMPRESSED],
         "DEFINITIONS": [words for definition in DEFINITIONS.values() for words in definition],
         "FigureRow": ["mean", "max", "total", "none"],  # what it is of; where it is from, if from nothing
         "STAGES": [*STAGES, *RequestStages().spans()],

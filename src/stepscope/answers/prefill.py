@@ -46,6 +46,38 @@ def prefix_hits(steps: Sequence[Step]) -> PrefixHits | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTokens:
+    """Prompt tokens of the requests whose first chunk was seen: found in the cache, and computed (recomputed too)."""
+
+    num_requests: int
+    hit_tokens: int
+    computed_tokens: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Both together."""
+        return self.hit_tokens + self.computed_tokens
+
+
+def count_prompts(steps: Sequence[Step]) -> PromptTokens | None:
+    """From rows that carry their prefix hit; None if no request's first chunk has such a row."""
+    hits: dict[str, int] = {}
+    computed: dict[str, int] = {}
+    for step in steps:
+        for row in step.boundary.shape.rows or ():
+            name = row.request_id
+            if row.phase != "prefill" or name is None or row.prefix_hit_tokens is None:
+                continue
+            if row.kv_len == row.prefix_hit_tokens + row.query_len:
+                hits.setdefault(name, row.prefix_hit_tokens)
+            if name in hits:
+                computed[name] = computed.get(name, 0) + row.query_len
+    if not hits:
+        return None
+    return PromptTokens(num_requests=len(hits), hit_tokens=sum(hits.values()), computed_tokens=sum(computed.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSizes:
     """Prefill tokens per step (per row where rows are known), tails and large chunks apart."""
 

@@ -6,7 +6,7 @@ is the weakest of what the answer rests on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.answers import recipes
@@ -23,7 +23,7 @@ from stepscope.steps.ranks import ArrivalSkew
 from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.evidence import Grade
@@ -44,9 +44,24 @@ class Answer:
     refusals: tuple[Refusal, ...] = ()
 
 
-def answer_questions(account: Account) -> tuple[Answer, ...]:
-    """All seven, in reading order."""
-    return tuple(_ask(question, account) for question in QUESTIONS)
+def answer_questions(account: Account, kv_saved: Sequence[Message] | None = None) -> tuple[Answer, ...]:
+    """All seven, in reading order. `kv_saved`: what a model says that compressed or sparse reading saved."""
+    answers = tuple(_ask(question, account) for question in QUESTIONS)
+    if not kv_saved:
+        return answers
+    return tuple(_with_savings(answer, kv_saved) if answer.id == "kv_path" else answer for answer in answers)
+
+
+def _with_savings(answer: Answer, kv_saved: Sequence[Message]) -> Answer:
+    """The answer on the KV path with the model's part of it in place of that refusal."""
+    left = tuple(refusal for refusal in answer.refusals if refusal.record_with is not recipes.MODEL)
+    return replace(
+        answer,
+        sentences=(*answer.sentences, *kv_saved),
+        refusals=left,
+        status="partial" if left else "answered",
+        grade="simulated" if answer.grade == "simulated" else "modelled",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,3 +29,8 @@ COUNTERS = Message(
 ALL_RANKS = Message("profile all ranks in the same window and pass their directory")
 MODEL = Message("compare with the cost model for this model's config.json: a trace alone never holds the savings")
 LAUNCHES = Message("record CPU and device activities together, so that graph launches are seen")
+SHAPES = Message(
+    "record input shapes, in a run without graphs: vLLM --enforce-eager and --profiler-config "
+    "'{{\"torch_profiler_record_shapes\": true, ...}}'; SGLang --disable-cuda-graph and /start_profile with "
+    "record_shapes=true"
+)

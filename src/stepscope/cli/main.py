@@ -23,6 +23,7 @@ from stepscope.cli import (
     search,
     serve,
     simulate,
+    sweep,
     whatif,
 )
 from stepscope.errors import BadInput, CheckFailed
@@ -64,6 +65,7 @@ app.command("simulate")(simulate.simulate)
 app.command("calibrate")(whatif.calibrate)
 app.command("whatif")(whatif.whatif)
 app.command("search")(search.search)
+app.add_typer(sweep.app, name="sweep")
 
 
 def _print_version(wanted: bool) -> None:

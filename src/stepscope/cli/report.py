@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stepscope.answers.against_model import compare_with_model
 from stepscope.cli.join import (
     ClientFiles,
     ExpertFiles,
@@ -20,6 +21,20 @@ from stepscope.cli.join import (
     to_paths,
 )
 from stepscope.cli.join_view import evidence_sections
+from stepscope.cli.model_options import (
+    CalibrationFile,
+    Dp,
+    Ep,
+    ExpertWeights,
+    Fusion,
+    HardwareName,
+    Kv,
+    MaxModelLen,
+    Model,
+    ModelOptions,
+    Tp,
+    Weights,
+)
 from stepscope.cli.options import (
     FORMAT_HELP,
     CatalogFiles,
@@ -59,6 +74,8 @@ from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
     from stepscope.answers.account import Account
+    from stepscope.answers.against_model import AgainstModel, ModelChoice
+    from stepscope.join.evidence import Joined
 
 _REASON = ("rank", "code", "withholds", "text", "record_with")
 
@@ -107,22 +124,46 @@ def explain(
     memory_limit: MemoryLimit = None,
     cache: UseCache = True,
     graph_capture: GraphCaptures = None,
+    model: Model = None,
+    hardware: HardwareName = None,
+    calibration: CalibrationFile = None,
+    tp: Tp = None,
+    dp: Dp = None,
+    ep: Ep = None,
+    kv: Kv = None,
+    weights: Weights = None,
+    expert_weights: ExpertWeights = None,
+    fusion: Fusion = None,
+    max_model_len: MaxModelLen = None,
 ) -> None:
-    """Say where the time of a recorded run went (csv: budget table)."""
+    """Say where the time of a recorded run went (csv: budget table), and with --model what it should have been."""
+    choice = ModelOptions(
+        model=model,
+        hardware=hardware,
+        calibration=calibration,
+        tp=tp,
+        dp=dp,
+        ep=ep,
+        kv=kv,
+        weights=weights,
+        expert_weights=expert_weights,
+        fusion=fusion,
+        max_model_len=max_model_len,
+    ).choose()
     part, paths = wanted_part(steps_, time), to_paths(log, metrics, steps_log, client, experts)
-    kept = find_kept(trace, catalog, device) if cache and part is None else None
-    needs_account = tables is not None or format_ is ExplainFormat.csv or paths != Paths() or bool(graph_capture)
-    document = kept.read() if kept is not None and not needs_account else None
+    kept = find_kept(trace, catalog, device) if cache and part is None and choice is None else None
+    is_more = tables is not None or paths != Paths() or bool(graph_capture) or choice is not None
+    document = kept.read() if kept is not None and not is_more and format_ is not ExplainFormat.csv else None
     account, joined = None, None
     if document is None:
         account = read_account(trace, catalog, device, choose_concurrency(workers, ray, memory_limit), part)
-        document = to_document(account)
+        joined = _join(account, paths)
+        document = to_document(account, _hold_against(account, choice, joined))
         if kept is not None:
             kept.write(document)
     if account is not None and graph_capture:
         _take_shapes(document, account, graph_capture)
-    if account is not None and paths != Paths():
-        joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths)
+    if joined is not None:
         document["joined"] = joined_document(joined)
         document["messages"] |= to_message_table(joined.messages)
     translate = make_translator(lang, document)
@@ -140,6 +181,17 @@ def explain(
         more = evidence_sections(joined, lambda message: translate(str(message))) if joined is not None else ()
         to_view = to_markdown if format_ is ExplainFormat.md else to_text
         write_result(to_view(document, translate, more), output)
+
+
+def _join(account: Account, paths: Paths) -> Joined | None:
+    return join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
+
+
+def _hold_against(account: Account, choice: ModelChoice | None, joined: Joined | None) -> AgainstModel | None:
+    """The run beside what the model says, if one was named; counted experts come of the files beside the trace."""
+    if choice is None:
+        return None
+    return compare_with_model(account, choice, joined.expert_loads if joined is not None else ())
 
 
 def _take_shapes(document: dict[str, Any], account: Account, captures: list[Path]) -> None:

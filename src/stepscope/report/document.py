@@ -14,6 +14,7 @@ from stepscope.answers.lateness import explain_lateness, skew_by_step, total_bal
 from stepscope.answers.questions import answer_questions
 from stepscope.evidence import GRADES
 from stepscope.join.graph_shapes import find_shapes, say_shapes, shapes_document
+from stepscope.report.against_model import to_model_document
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
 from stepscope.steps.ranks import ArrivalSkew
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stepscope.answers.account import Account, RankAccount
+    from stepscope.answers.against_model import AgainstModel
     from stepscope.answers.findings import Finding
     from stepscope.answers.lateness import Lateness
     from stepscope.answers.questions import Answer
@@ -34,9 +36,18 @@ SCHEMA = "stepscope.report/1"
 SIMULATED = "simulated"
 
 
-def to_document(account: Account) -> dict[str, Any]:
-    """The whole report."""
-    answers, findings = answer_questions(account), find_findings(account)
+def to_document(account: Account, against: AgainstModel | None = None) -> dict[str, Any]:
+    """The whole report; with a part `against_model` where the run was held against a model."""
+    answers = answer_questions(account, None if against is None else against.kv_sentences)
+    findings = find_findings(account)
+    document = _document(account, answers, findings)
+    if against is not None:
+        document["against_model"] = to_model_document(against)
+        document["messages"] |= to_message_table(against.messages)
+    return document
+
+
+def _document(account: Account, answers: Sequence[Answer], findings: Sequence[Finding]) -> dict[str, Any]:
     shapes = find_shapes([rank.store for rank in account.ranks], ())
     in_graphs = say_shapes(shapes, has_capture=False)
     return {

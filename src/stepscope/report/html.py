@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import BadInput
 from stepscope.evidence import GRADES
+from stepscope.report.against_model import model_sections
 from stepscope.report.chart_rows import rank_name
 from stepscope.report.chart_spec import CATEGORY_COLOURS, PHASE_COLOURS, Chart
 from stepscope.report.charts import load_converter, make_charts
@@ -67,6 +68,7 @@ def render_html(document: Document, translate: Translator | None = None) -> str:
         budget=_budget(document),
         families=_families(document),
         kernels=_kernels(document),
+        model_sections=model_sections(document, t),
         lanes=_LANES,
         statuses=_STATUS,
         categories=CATEGORIES,

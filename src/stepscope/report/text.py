@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.report.against_model import model_sections
 from stepscope.report.section import Grid, Section, print_sections
 from stepscope.report.translate import Translator
 from stepscope.store.schema import CATEGORIES, CATEGORY_MEANING
@@ -57,7 +58,8 @@ def to_table_text(rows: Sequence[Document], names: Sequence[str] | None = None, 
 
 def _sections(document: Document, tr: Translator) -> list[Section]:
     makers = (_trust, _steps_line, _budget, _findings, _families, _signals, _questions, _step_table)
-    return [*(make(document, tr) for make in makers), *_graph_shapes(document, tr)]
+    sections = [make(document, tr) for make in makers]
+    return [*sections[:-1], *model_sections(document, tr), sections[-1], *_graph_shapes(document, tr)]
 
 
 def _rank(value: int | None, tr: Translator) -> str:

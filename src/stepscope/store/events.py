@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.counters import Counters
     from stepscope.store.health import HealthRow
+    from stepscope.store.op_inputs import OpInputs
 
 Int32: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int32]]"
 Int8: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int8]]"
@@ -109,7 +110,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStore:
-    """One process's events with their names, tracks, origin, counts and health; `counters` where any were recorded."""
+    """One process's events with their names, tracks, origin, counts and health.
+
+    `counters` and `op_inputs` where any were recorded.
+    """
 
     origin: Origin
     events: Events
@@ -118,6 +122,7 @@ class EventStore:
     counts: EventCounts
     health: tuple[HealthRow, ...]
     counters: Counters | None = None
+    op_inputs: OpInputs | None = None
 
     @property
     def rank(self) -> int | None:

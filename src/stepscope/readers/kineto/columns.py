@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from stepscope.readers.kineto.inputs import InputColumns
 from stepscope.store.events import NO_ID, Events, Track
 from stepscope.store.schema import (
     DEVICE_SCOPE,
@@ -155,6 +156,7 @@ class Columns:
     columns: dict[str, _Column] = field(
         default_factory=lambda: {name: _Column(dtype=dtype) for name, dtype in COLUMNS.items()}
     )
+    inputs: InputColumns = field(default_factory=InputColumns)
 
     def add(self, batch: Batch) -> None:
         """Append a batch's complete events; set B, E and M events aside."""
@@ -178,6 +180,7 @@ class Columns:
             track_id=2 * track + (kind <= LAST_DEVICE_KIND) + (kind == DEVICE_SCOPE),
             correlation_id=_correlations(events, kind),
         )
+        self.inputs.add(events, piece, self.names)
         piece = piece if self.keep is None else self._kept(piece, self.keep)
         for name, column in self.columns.items():
             column.append(getattr(piece, name))

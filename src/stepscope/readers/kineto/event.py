@@ -19,6 +19,8 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: int | str | None = None
     name: str | None = None
+    input_dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    input_type: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
 
 
 class Event(msgspec.Struct, gc=False):

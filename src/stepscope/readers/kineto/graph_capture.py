@@ -78,7 +78,7 @@ def read_graphs(path: Path) -> tuple[tuple[CapturedKernel, ...], ...]:
 
 
 def _graphs(events: list[_Event]) -> Iterable[tuple[CapturedKernel, ...]]:
-    ops: dict[int | str | None, _Event] = {
+    ops: dict[int | str, _Event] = {
         event.args.external_id: event
         for event in events
         if event.cat.lower() == "cpu_op" and event.args is not None and event.args.external_id is not None

@@ -106,7 +106,13 @@ def _read(
     find_doubts(parts.events, parts.tracks, health)
     origin = _origin(path, document.metadata, health)
     return EventStore(
-        origin=origin, events=parts.events, names=parts.names, tracks=parts.tracks, counts=counts, health=health.rows()
+        origin=origin,
+        events=parts.events,
+        names=parts.names,
+        tracks=parts.tracks,
+        counts=counts,
+        health=health.rows(),
+        op_inputs=columns.inputs.to_inputs(),
     )
 
 
