@@ -74,7 +74,8 @@ from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
     from stepscope.answers.account import Account
-    from stepscope.answers.against_model import AgainstModel, ModelChoice
+    from stepscope.answers.against_model import AgainstModel
+    from stepscope.answers.modelled_steps import ModelChoice
     from stepscope.join.evidence import Joined
 
 _REASON = ("rank", "code", "withholds", "text", "record_with")
