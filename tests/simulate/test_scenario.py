@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.cost.calibration import Factor
 from stepscope.errors import BadInput
 from stepscope.latency import Limits
 from stepscope.models.parallel import ParallelPlan
@@ -43,6 +44,17 @@ def test_a_calibration_with_draws_gives_percentiles_of_them() -> None:
     assert len(outcome.alternatives) == 3
     assert outcome.middle is not None
     assert len({simulation.end_s for simulation in outcome.alternatives}) == 3
+
+
+def test_steps_that_take_no_time_have_no_rates_and_nothing_binds() -> None:
+    nothing = Factor(value=0.0, low=0.0, high=0.0)
+    free = plain_calibration(host_s=nothing, fixed={"step_s": nothing})
+    at_once = tuple(replace(request, arrival_s=0.0) for request in poisson_load(count=3))
+    outcome = run_scenario(replace(plain_scenario(), requests=at_once, calibration=free))
+    figures = {figure.name: figure.value for figure in find_figures(outcome, LIMITS) if figure.statistic == "total"}
+    assert figures["duration"] == 0
+    assert {figures[name] for name in ("requests", "prompt_tokens", "output_tokens", "goodput")} == {None}
+    assert find_binding(outcome) is None
 
 
 def test_the_host_time_is_the_calibrations_unless_it_is_set() -> None:

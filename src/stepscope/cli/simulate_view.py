@@ -229,7 +229,7 @@ def _total_grid(figures: dict[tuple[str, str], Document]) -> Grid:
 def _binding_lines(document: Document) -> tuple[str, ...]:
     shares = document["binding"]
     if shares is None:
-        return ("what binds is not known: no steps were kept",)
+        return ("what binds is not known: no steps were kept, or they took no time",)
     listed = ", ".join(f"{name} {show_fraction(share)}" for name, share in shares.items() if share >= 0.0005)
     name = document["binding_resource"]
     lines = (f"what binds: {name} ({BINDING[name]}); of the run's time: {listed}",)

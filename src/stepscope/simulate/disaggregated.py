@@ -29,7 +29,7 @@ from stepscope.simulate.vllm_scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepscope.simulate.engine_pool import EnginePool, PoolEngine
+    from stepscope.simulate.engine_pool import EnginePool, PooledEngine
     from stepscope.simulate.policy import LiveRequest
     from stepscope.simulate.request import Request
     from stepscope.simulate.simulation import Simulation
@@ -91,9 +91,9 @@ def simulate_disaggregated(
 class _Transfer:
     """A request between its two engines; times are ticks."""
 
-    source: PoolEngine
+    source: PooledEngine
     sent: LiveRequest
-    target: PoolEngine
+    target: PooledEngine
     prefilled: int
     began: int = 0
     end: int = 0
@@ -143,7 +143,7 @@ class _Disaggregated:
         self.journal.arrive(live, now, engine.rank)
         engine.wake(now)
 
-    def ended(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def ended(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A prompt is done, or a request."""
         transfer = self.transfers.pop(live, None)
         if transfer is None and engine in self.prefill:
@@ -151,7 +151,7 @@ class _Disaggregated:
             return
         self._end(live, now, None if transfer is None else transfer.told())
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """There is room for a request's KV: send it, as soon as its lane is free."""
         transfer = self.transfers[live]
         sent = len(live.table) * _scheduler(engine).rules.block_size - live.prefix_hit_tokens
@@ -176,7 +176,7 @@ class _Disaggregated:
             if waiting or scheduler.cache.num_free != scheduler.cache.num_blocks - 1:
                 raise InvariantBroken(f"engine {engine.rank} has {waiting} requests and used blocks at the end")
 
-    def _hand_over(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def _hand_over(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         request = self.asked.pop(live.request.request_id)
         is_done = request.output_len == 1 or request.prompt_len + 1 >= self.longest
         if self.first_from == "prefill" and is_done:
@@ -207,6 +207,6 @@ def _prompt_only(request: Request) -> Request:
     return replace(request, output_len=1, max_tokens=1)
 
 
-def _scheduler(engine: PoolEngine) -> Scheduler:
+def _scheduler(engine: PooledEngine) -> Scheduler:
     assert isinstance(engine.policy, Scheduler)
     return engine.policy

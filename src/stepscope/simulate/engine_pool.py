@@ -78,17 +78,17 @@ class Events:
 class Listener(Protocol):
     """Who hears what an engine's steps bring."""
 
-    def ended(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def ended(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A request has its last token here."""
         ...
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A request has got blocks for KV that is elsewhere."""
         ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class PoolEngine:
+class PooledEngine:
     """One engine. `num_inside`: requests sent to it that have not ended."""
 
     policy: Policy
@@ -179,15 +179,15 @@ def simulate_replicas(requests: Iterable[Request], pool: EnginePool, options: Op
 
 def start_engines(
     pool: EnginePool, journal: Journal, events: Events, listener: Listener, first_rank: int = 0
-) -> list[PoolEngine]:
+) -> list[PooledEngine]:
     """A pool's engines, numbered from `first_rank` on."""
     return [
-        PoolEngine(policy=pool.rules.build(), rank=rank, pool=pool, journal=journal, events=events, listener=listener)
+        PooledEngine(policy=pool.rules.build(), rank=rank, pool=pool, journal=journal, events=events, listener=listener)
         for rank in range(first_rank, first_rank + pool.num_engines)
     ]
 
 
-def choose(chooser: Chooser, engines: Sequence[PoolEngine], request: Request, now: int) -> PoolEngine:
+def choose(chooser: Chooser, engines: Sequence[PooledEngine], request: Request, now: int) -> PooledEngine:
     """The engine that a request goes to; it counts as inside from now on."""
     chosen = engines[chooser.choose(request, now, [engine.load for engine in engines])]
     chosen.num_inside += 1
@@ -208,9 +208,9 @@ class _Replicas:
         self.journal.arrive(engine.policy.add(request), now, engine.rank)
         engine.wake(now)
 
-    def ended(self, _engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def ended(self, _engine: PooledEngine, live: LiveRequest, now: int) -> None:
         self.journal.end(live, now)
         self.events.arrivals.release(live.request.request_id, now)
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         raise InvariantBroken(f"engine {engine.rank} fetches the KV of {live.request.request_id!r} at {now}")
