@@ -57,7 +57,7 @@ def _late_rank(account: Account) -> Iterator[Finding]:
         "{other}).",
         **values,
     )
-    not_shown = say("why it is late: compare its budget with the others' in the same step")
+    not_shown = say("whether its work can be spread evenly; question 6 says what it was longer in")
     if cause is not None:
         text = say(
             "The others wait {total} for rank {rank} in collectives (the largest single wait, {largest}, is for rank "
