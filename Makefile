@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ENGINE_VENV ?= .venv-engine
 SOURCES := .venv-sources
 
-.PHONY: help demo demo-glm check lint test reference check-engine check-long wheel clean
+.PHONY: help demo demo-glm check lint test reference check-engine check-long benchmarks wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /: /'
@@ -33,7 +33,7 @@ lint: $(VENV)/.stamp ## ruff, mypy, import-linter
 	$(BIN)/lint-imports
 
 test: $(VENV)/.stamp ## the fast tests
-	$(BIN)/pytest -n auto -m "not engine and not browser"
+	$(BIN)/pytest -n auto -m "not engine and not browser and not slow"
 
 wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and runs
 	tools/check_wheel.sh
@@ -49,10 +49,15 @@ check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfett
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
 		$(BIN)/pytest -m "engine or browser"
 
-check-long: $(VENV)/.stamp ## what takes longer: the reading benchmark, and simulated against measured latencies
+check-long: $(VENV)/.stamp ## what takes longer: trials, reading, simulated against measured latencies, the demo sweep
+	$(BIN)/pytest -m slow
 	$(BIN)/python benchmarks/reading.py
 	sh examples/install_engine.sh $(ENGINE_VENV)
 	$(BIN)/python benchmarks/same_time.py --engine-python $(ENGINE_VENV)/bin/python
+	$(BIN)/python benchmarks/demo_sweep.py --engine-python $(ENGINE_VENV)/bin/python
+
+benchmarks: $(VENV)/.stamp ## measure reading again and write its table (STEPSCOPE_TRACES=DIR)
+	$(BIN)/python benchmarks/reading.py --write
 
 clean: ## remove the environments and caches
 	rm -rf $(VENV) $(ENGINE_VENV) $(SOURCES) dist build .mypy_cache .ruff_cache .pytest_cache

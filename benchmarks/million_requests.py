@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
 from stepscope.simulate.request import Request
 from stepscope.simulate.scheduler import SchedulerRules
 from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
@@ -56,10 +56,10 @@ def run(name: str, count: int) -> None:
     compiled, stretch = WAYS[name]
     requests, cost = make_requests(count, stretch), make_cost()
     if compiled:
-        run_columns(Columns(requests[:10]), RULES, cost, compiled=True)
+        run_columns(RequestColumns(requests[:10]), RULES, cost, compiled=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begin = time.process_time()
-    outcome = run_columns(Columns(requests), RULES, cost, compiled=compiled)
+    outcome = run_columns(RequestColumns(requests), RULES, cost, compiled=compiled)
     assert isinstance(outcome, CompressedRun), outcome
     outcome.spreads()
     told = {
@@ -97,9 +97,10 @@ def main() -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         told = json.loads(done.stdout)
         cpu_s, mb, mb_before = told["cpu_s"], told["peak_bytes"] / 1e6, told["requests_bytes"] / 1e6
+        steps, hours = told["num_steps"], told["end_s"] / 3600
+        speed = asked.count / cpu_s
         lines.append(
-            f"| {name} | {told['num_steps']:,} | {told['end_s'] / 3600:,.1f} | {cpu_s:.2f} "
-            f"| {asked.count / cpu_s:,.0f} | {mb:,.0f} | {mb_before:,.0f} |"
+            f"| {name} | {steps:,} | {hours:,.1f} | {cpu_s:.2f} | {speed:,.0f} | {mb:,.0f} | {mb_before:,.0f} |"
         )
     print("\n".join(lines))
     if asked.write:

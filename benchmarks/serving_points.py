@@ -197,7 +197,7 @@ def report(path: Path, peer_path: Path | None) -> tuple[list[str], bool]:
     lines = [
         "# TPOT of served deployments at loads that were not fitted",
         "",
-        f"{len(deployments)} of {len(everything)} deployments have {LEAST_POINTS} or more aggregated points, together",
+        f"{len(deployments)} of {len(everything)} deployments have {LEAST_POINTS} or more aggregated points, in all",
         f"{len(errors):,}. Absolute relative errors in percent. A deployment is a model, system, engine and version,",
         "precision and tp/pp/dp/moe plan. Leave one out: points of the same load leave together. Methods that saw",
         "other points of the deployment stand beside methods that saw none: most of the difference is that. The sample",

@@ -30,7 +30,7 @@ import numpy as np
 
 from stepscope.latency import spread
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
 from stepscope.simulate.engine import Options, check_workload, simulate
 from stepscope.simulate.request import Request
 from stepscope.simulate.sarathi import SarathiRules
@@ -101,7 +101,7 @@ def with_records(requests: list[Request], rules: SarathiRules, cost: StepTime, *
 def with_columns(requests: list[Request], rules: SarathiRules, cost: StepTime, *, compiled: bool) -> Any:
     """The same in columns."""
     check_workload(requests, rules)
-    outcome = run_columns(Columns(requests), rules, cost, compiled=compiled)
+    outcome = run_columns(RequestColumns(requests), rules, cost, compiled=compiled)
     assert isinstance(outcome, CompressedRun), outcome
     return outcome, list(outcome.spreads().values())
 

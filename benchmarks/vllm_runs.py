@@ -42,6 +42,7 @@ NUM_BLOCKS = 60_000
 # bench/examples/RTXPRO6000/*/validation/summary.txt of casys-kaist/LLMServingSim: error of the mean over all requests
 PUBLISHED = {
     "meta-llama/Llama-3.1-8B": "TTFT -4.0, TPOT -1.0, E2E -1.8",
+    "Qwen/Qwen3-32B": "TTFT +1.3, TPOT +0.8, E2E +1.0",
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "TTFT -13.6, TPOT -1.7, E2E -2.2",
 }
 
@@ -145,9 +146,8 @@ def report(folder: Path, *, by_queue: bool) -> tuple[list[str], bool]:
         "the same run; absolute relative errors in percent, median / p90, one line a seed. Second halves share the",
         "engine's state with the first: another load level was not tested. Means: error of the mean over all requests,",
         "fitted ones included, in percent. LLMServingSim 2.0's are as published in its repository: its step times come",
-        "from its own kernel profile of that device and from no request of the run, and its TTFT counts from the",
-        "moment the engine saw a request; TTFT here counts from",
-        f"{'that moment too' if by_queue else 'when the client sent it'}.",
+        "from its own kernel profile of that device and from no request of the run. Its TTFT counts from when the",
+        f"engine saw a request; here it counts from {'then too' if by_queue else 'when the client sent it'}.",
         "",
         "| run (seed) | TTFT | TPOT | E2E | means, all requests | LLMServingSim, means | simulations | CPU s |",
         "|---|---:|---:|---:|---|---|---:|---:|",

@@ -42,7 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Explain a recording": ("explain", "check", "steps", "query", "metrics", "chunks"),
     "Compare and share": ("compare", "serve", "export", "cut", "import"),
     "Predict": ("predict", "crossover", "gemm", "history", "models", "hardware", "probe"),
-    "Ask what-if": ("retime", "calibrate", "simulate", "whatif", "search", "sweep"),
+    "Ask what-if": ("hypotheses", "retime", "calibrate", "simulate", "whatif", "search", "sweep"),
     "Record": ("capture",),
 }
 ROOT = Path(__file__).parents[1]
@@ -88,7 +88,11 @@ def _code(text: str) -> str:
 
 def _commands() -> Iterator[str]:
     yield "Exit codes: 0 done, 1 a check said no, 2 bad input. `stepscope --version` prints the version.\n"
-    functions = {str(command.name): command.callback for command in app.registered_commands}
+    functions = {str(command.name): [("", command.callback)] for command in app.registered_commands}
+    for group in app.registered_groups:  # a command of commands, such as sweep
+        assert group.typer_instance is not None
+        own = group.typer_instance.registered_commands
+        functions[str(group.name)] = [(str(command.name), command.callback) for command in own]
     grouped = {title: [name for name in names if name in functions] for title, names in GROUPS.items()}
     there = {title: names for title, names in grouped.items() if names}
     if missing := set(functions) - {name for names in there.values() for name in names}:
@@ -96,11 +100,11 @@ def _commands() -> Iterator[str]:
     listed = [(title, ", ".join(f"[{name}](#stepscope-{name})" for name in names)) for title, names in there.items()]
     yield _table(("what for", "commands"), listed)
     for name in (name for names in there.values() for name in names):
-        function = functions[name]
-        assert function is not None
         yield f"### `stepscope {name}`\n"
-        yield f"{_first_paragraph(function)}\n"
-        yield _table(("argument or option", "meaning", "default"), list(_parameters(function)))
+        for part, function in functions[name]:
+            assert function is not None
+            yield f"{_code(f'stepscope {name} {part}') + ': ' if part else ''}{_first_paragraph(function)}\n"
+            yield _table(("argument or option", "meaning", "default"), list(_parameters(function)))
 
 
 def _parameters(function: Callable[..., Any]) -> Iterator[tuple[str, str, str]]:

@@ -118,16 +118,20 @@ def percentile(ordered: Sequence[float], fraction: float) -> float:
 
 def spread(values: Iterable[float | None]) -> Spread | None:
     """Of the values that are known and finite; None if there is none."""
-    known = sorted(value for value in values if value is not None and isfinite(value))
-    if not known:
+    return spread_of_ascending(sorted(value for value in values if value is not None and isfinite(value)))
+
+
+def spread_of_ascending(ordered: Sequence[float]) -> Spread | None:
+    """Of finite values that are in order already, as columns are; None if there is none."""
+    if not ordered:
         return None
     return Spread(
-        count=len(known),
-        mean=fsum(known) / len(known),
-        p50=percentile(known, 0.5),
-        p90=percentile(known, 0.9),
-        p99=percentile(known, 0.99),
-        max=known[-1],
+        count=len(ordered),
+        mean=fsum(ordered) / len(ordered),
+        p50=percentile(ordered, 0.5),
+        p90=percentile(ordered, 0.9),
+        p99=percentile(ordered, 0.99),
+        max=ordered[-1],
     )
 
 

@@ -127,7 +127,10 @@ class _Pool:
                 if following is not None:
                     self._give(worker, *following)
             if wanted in self.answers:
-                yield self.answers.pop(wanted)
+                answer = self.answers.pop(wanted)
+                if isinstance(answer, _Failure):
+                    raise answer.error from _RemoteError(answer.traceback)
+                yield answer
                 wanted += 1
                 continue
             busy = {worker.pipe: worker for worker in self.workers if worker.number is not None}
@@ -159,12 +162,14 @@ class _Pool:
             answer = _receive(worker.pipe)
         except (EOFError, ConnectionResetError):
             worker.process.join(_GRACE_S)
-            raise TaskFailed(f"{_name(number, task)}: its process ended ({_ending(worker.process.exitcode)})") from None
-        worker.number = worker.task = None
-        if isinstance(answer, _Failure):
-            answer.error.add_note(_name(number, task))
-            raise answer.error from _RemoteError(answer.traceback)
-        self.answers[number] = answer
+            self.workers.remove(worker)
+            ended = f"its process ended ({_ending(worker.process.exitcode)})"
+            answer = _Failure(TaskFailed(f"{_name(number, task)}: {ended}"), "")
+        else:
+            worker.number = worker.task = None
+            if isinstance(answer, _Failure):
+                answer.error.add_note(_name(number, task))
+        self.answers[number] = answer  # a failure too: which of several is raised does not depend on chance
 
     def stop(self) -> None:
         """End every worker, busy or not."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,14 @@ def test_a_log_says_where_its_steps_are_from(tmp_path: Path) -> None:
     assert found.source.files == (path.name,)
     assert found.source.content_hash == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     assert len(found.steps) == 6
+
+
+def test_what_a_log_does_not_say_is_not_recorded(tmp_path: Path) -> None:
+    path = write_log(tmp_path, engine=None, engine_version=None, time_ns=None)
+    os.utime(path, (86_400.0, 86_400.0))
+    found = read_recorded_steps(path)
+    assert (found.engine, found.engine_version) == ("not recorded", "not recorded")
+    assert found.source.date == "1970-01-02"  # the file's own day
 
 
 def test_logs_of_two_versions_or_of_workers_alone_are_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from stepscope.calibrate.prediction import Drawing, predict_with_draws
 from stepscope.cost.calibration import Calibration, Factor, Source
 from stepscope.errors import BadInput
 from stepscope.models.parallel import ParallelPlan
-from stepscope.simulate.plain_time import plain_step_time
+from stepscope.simulate.fixed_costs import plain_step_time
 from stepscope.simulate.request import Request
 from stepscope.simulate.scheduler import SchedulerRules
 from stepscope.simulate.step_time import StepTime

@@ -158,7 +158,7 @@ def test_kept_results_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Monk
         ran.append(key_of(trial))
         return next(point for point in first["points"] if point["key"] == ran[-1])
 
-    monkeypatch.setattr("stepscope.cli.search.run_trial", count)
+    monkeypatch.setattr("stepscope.cli.search.run_point", count)
     assert searched("--workers", "1", "--keep", keep) == first
     assert ran == [point["key"] for point in first["points"][2:]]
     assert keep.read_text(encoding="utf-8").splitlines(keepends=True) == lines

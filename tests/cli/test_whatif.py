@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.answers.recorded_load import read_recorded_load
+from stepscope.cli.simulate_view import to_rules
 from stepscope.cost.calibration_file import read_calibration, write_calibration
 from stepscope.record.step_log import encode
 from stepscope.simulate.run_store import write_simulated_run
@@ -138,9 +139,7 @@ def test_what_is_not_reproduced_is_not_changed(recorded: Path, tmp_path: Path) -
 
 def test_a_simulated_run_reproduces_itself(tmp_path: Path) -> None:
     outcome = run_scenario(plain_scenario())
-    rules = {name: getattr(outcome.rules, name) for name in outcome.rules.__dataclass_fields__}
-    rules.pop("scheduler_reserve_full_isl")
-    folder = write_simulated_run(outcome, tmp_path / "run", {"rules": rules | {"host_s": 0.001}})
+    folder = write_simulated_run(outcome, tmp_path / "run", {"rules": to_rules(outcome)})
     file = tmp_path / "plain.toml"
     write_calibration(plain_calibration(), file)
     document = asked(folder, "--calibration", file, "--set", "rate=x2")

@@ -33,7 +33,10 @@ from tests.docs.pages import PAGES, ROOT, SOURCE, calls_of, code_of, text_of, to
 REFERENCE = text_of(ROOT / "docs" / "reference.md")
 WITHHOLDING = ROOT / "docs" / "decisions" / "0007-withholding.md"
 DECLARED: dict[str, Iterable[str]] = {
-    "commands": [f"stepscope {command.name}" for command in app.registered_commands],
+    "commands": [
+        *(f"stepscope {command.name}" for command in app.registered_commands),
+        *(f"stepscope {group.name}" for group in app.registered_groups),
+    ],
     "tables": [*TABLES, *JOIN_TABLES],
     "columns": sorted({c.name for columns in [*TABLES.values(), *JOIN_TABLES.values()] for c in columns}),
     "kinds": KINDS,
@@ -80,6 +83,17 @@ def test_every_option_is_in_the_reference() -> None:
         options = set(re.findall(r"(?<!\S)--[a-z-]+", shown)) - {"--help"}
         assert options
         assert {option for option in options if option not in section} == set()
+
+
+def test_every_option_of_a_group_of_commands_is_in_the_reference() -> None:
+    for group in app.registered_groups:
+        section = REFERENCE.split(f"### `stepscope {group.name}`")[1].split("\n#")[0]
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            shown = CliRunner().invoke(app, [str(group.name), str(command.name), "--help"]).output
+            options = set(re.findall(r"(?<!\S)--[a-z-]+", shown)) - {"--help"}
+            assert options
+            assert {option for option in options if option not in section} == set()
 
 
 def test_categories_and_grades_are_in_the_glossary() -> None:

@@ -182,6 +182,9 @@ def make_scheduler(rules: dict[str, Any]) -> Scheduler:
 class Result:
     """What a step gave; it knows nothing that it was not told."""
 
+    def __init__(self, reqs: list[Req]) -> None:
+        self.reqs = reqs
+
     def __getattr__(self, name: str) -> Any:
         return None
 
@@ -241,9 +244,7 @@ class Driven:
 
     def sample(self, batch: ScheduleBatch) -> Result:
         """A result that is filled in when it is processed: until then nobody knows the tokens."""
-        result = Result()
-        result.reqs = list(batch.reqs)  # type: ignore[attr-defined]  # kept until it is processed
-        return result
+        return Result(list(batch.reqs))
 
     def process(self) -> list[str]:
         """Deliver the oldest step."""

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import stepscope
+from stepscope.join.graph_shapes import find_shapes
+from stepscope.readers.kineto.graph_capture import read_graphs
 from stepscope.steps.composition import NO_STEP
 from stepscope.store.schema import KERNEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from stepscope.answers.account import Account, RankAccount
 
@@ -125,3 +129,21 @@ def test_the_laws_hold_on_every_capture(path: str, account: Callable[[str], Acco
         assert all(one[1] == other[0] for one, other in pairwise(windows))
         counts = rank.store.counts
         assert counts.read + counts.lost == counts.present
+
+
+@pytest.mark.parametrize(
+    ("folder", "run", "replays", "kernels"),
+    [
+        ("sglang-mi300x-qwen3-8b-decode", "sglang_Qwen3-8B_decode.json.gz", 1, 544),
+        ("vllm-mi300x-mixed-piecewise", "graph_execution.json.gz", 25, 361),
+    ],
+)
+def test_every_kernel_inside_graphs_finds_its_launch_in_the_capture(
+    traces: Path, folder: str, run: str, replays: int, kernels: int
+) -> None:
+    place = traces / "public" / "tracelens" / folder
+    (capture,) = (place / "capture_traces").glob("*.json.gz")
+    shapes = find_shapes(stepscope.open_trace(place / run).stores, read_graphs(capture))
+    assert (shapes.num_replays, shapes.num_kernels) == (replays, kernels)
+    assert shapes.share == 1.0
+    assert any(row.op in ("aten::mm", "aten::addmm") and row.dims for row in shapes.rows)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepscope.errors import BadInput
 from stepscope.latency import spread
 from stepscope.simulate.clock import TICKS_PER_S, to_ticks
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
 from stepscope.simulate.engine import Options, Simulation, check_workload, simulate
 from stepscope.simulate.event_loop import steps_until
 from stepscope.simulate.request import Request, Segment
@@ -32,7 +32,7 @@ COST = StepTime(
 
 def fast(run: Run, *, compiled: bool = False) -> CompressedRun | str:
     check_workload(run.requests, run.rules)
-    return run_columns(Columns(run.requests), run.rules, run.cost, host=to_ticks(run.host_s), compiled=compiled)
+    return run_columns(RequestColumns(run.requests), run.rules, run.cost, host=to_ticks(run.host_s), compiled=compiled)
 
 
 def exact(run: Run) -> Simulation:
@@ -89,10 +89,10 @@ def test_a_run_of_weeks_is_as_exact(compiled: bool) -> None:
 def test_a_run_that_outgrows_its_integers_on_the_way_starts_again_with_larger_ones(compiled: bool) -> None:
     minute = 60 * TICKS_PER_S
     slow = StepTime(by_tokens=tuple(minute + tokens for tokens in range(100)))
-    asked = [Request(request_id=str(i), arrival_s=0.0, prompt_len=9, output_len=500) for i in range(48)]
+    asked = [Request(request_id=str(i), arrival_s=0.0, prompt_len=9, output_len=500) for i in range(96)]
     found = simulate(asked, RULES, slow, Options(steps="none", compiled=compiled))
     assert found == simulate(asked, RULES, slow, Options(steps="none", is_exact=True))
-    assert to_ticks(found.end_s) > 1 << 62
+    assert to_ticks(found.end_s) > 1 << 63
 
 
 def test_spreads_are_those_of_the_requests_one_by_one() -> None:

@@ -12,7 +12,7 @@ from stepscope.errors import BadInput
 from stepscope.simulate.balancer import LeastLoaded
 from stepscope.simulate.disaggregated import FirstFrom, Link, simulate_disaggregated
 from stepscope.simulate.engine import Simulation
-from stepscope.simulate.pool import EnginePool
+from stepscope.simulate.engine_pool import EnginePool
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scheduler import Scheduler, SchedulerRules
 from tests.simulate.random_load import random_load

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -127,6 +128,25 @@ def test_laws_hold_on_random_workloads(seed: int, is_async: bool) -> None:
             each.prompt_len - each.prefix_hit_tokens + (each.times.output_len or 0) - 1 for each in found.requests
         )
         assert found.num_scheduled_tokens == sum(needed)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.booleans())
+def test_tokens_are_conserved_through_chunks_and_preemptions(seed: int, is_async: bool) -> None:
+    load = random_load(seed, is_async=is_async)
+    found = simulate(load.requests, load.rules, affine, ALL)
+    computed, dropped, reached = Counter[str](), Counter[str](), dict[str, int]()
+    for row in (row for step in found.steps for row in step.shape.rows or ()):
+        name = row.request_id or ""
+        computed[name] += row.query_len
+        dropped[name] += reached.get(name, row.context_len) - row.context_len  # given up, less what was found again
+        reached[name] = row.context_len + row.query_len
+    for told, each in zip(load.requests, found.requests, strict=True):
+        outputs = each.times.output_len or 0
+        needed = told.prompt_len - each.prefix_hit_tokens + outputs - 1  # the last output is never an input
+        late = int(is_async and told.max_tokens is not None)  # a stop token that is learned of one decode late
+        assert needed <= computed[told.request_id] - dropped[told.request_id] <= needed + late
+        assert each.num_preemptions or not dropped[told.request_id]
 
 
 def test_same_seed_same_bytes() -> None:

@@ -172,7 +172,7 @@ def test_fixed_costs_add_up(count: int, kv_len: int, query: int, context: int) -
 def test_a_calibration_is_used_where_it_belongs() -> None:
     with pytest.raises(BadInput, match="scales no model"):
         model_time(read_model("llama-3.1-8b"), Deployment(), "h200", REACH, calibration("none", {}, FIXED_COSTS))
-    with pytest.raises(BadInput, match="name model and hardware"):
+    with pytest.raises(BadInput, match="model and hardware"):
         fixed_time(calibration("model", {"attention": 1.0}, {}), REACH)
 
 

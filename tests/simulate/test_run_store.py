@@ -10,7 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepscope.answers.account import explain
-from stepscope.answers.recorded_load import read_measured, read_recorded_load
+from stepscope.answers.recorded_load import read_measured_times, read_recorded_load
+from stepscope.errors import BadInput
+from stepscope.models.parallel import ParallelPlan
+from stepscope.operators.deployment import Deployment
 from stepscope.report.charts import make_charts
 from stepscope.report.document import to_document
 from stepscope.report.html import render_html
@@ -100,7 +103,7 @@ def test_its_requests_can_be_simulated_again(plain: Outcome, tmp_path: Path) -> 
     load = read_recorded_load(write_simulated_run(plain, tmp_path / "run", rules))
     assert load.requests == plain.scenario.requests
     assert load.rules == rules["rules"]
-    for read, request in zip(read_measured(tmp_path / "run"), plain.shown.requests, strict=True):
+    for read, request in zip(read_measured_times(tmp_path / "run"), plain.shown.requests, strict=True):
         assert read.ttft_s == pytest.approx(request.times.ttft_s)
         assert read.e2el_s == pytest.approx(request.times.e2el_s)
 
@@ -116,3 +119,14 @@ def test_the_same_simulation_gives_the_same_bytes(plain: Outcome, tmp_path: Path
 
 def _trace(outcome: Outcome) -> Trace:
     return Trace(source="simulated", stores=(to_store(outcome, DESCRIBED),))
+
+
+def test_every_rank_has_a_store_and_a_pipeline_has_none(tmp_path: Path) -> None:
+    served = Served(model="qwen3-8b", hardware="h200", deployment=Deployment(plan=ParallelPlan(dp=2)))
+    replicas = Scenario(requests=poisson_load(), engine=ENGINE, served=served)
+    account = explain(str(write_simulated_run(run_scenario(replicas), tmp_path / "run", DESCRIBED)))
+    assert [rank.rank for rank in account.ranks] == [0, 1]
+    staged = replace(served, deployment=Deployment(plan=ParallelPlan(pp=2)))
+    with pytest.raises(BadInput, match="steps of a pipeline overlap"):
+        write_simulated_run(run_scenario(replace(replicas, served=staged)), tmp_path / "pipe", DESCRIBED)
+    assert not (tmp_path / "pipe").exists()

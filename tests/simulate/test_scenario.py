@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from math import fsum
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.cost.calibration import Factor
 from stepscope.errors import BadInput
 from stepscope.latency import Limits
+from stepscope.models.parallel import ParallelPlan
+from stepscope.operators.deployment import Deployment
 from stepscope.simulate.scenario import EngineOptions, Scenario, run_scenario
 from stepscope.simulate.settings import SETTINGS, apply_setting, find_setting, mean_rate_per_s, split_setting
 from stepscope.simulate.step_costs import Served
@@ -40,6 +44,17 @@ def test_a_calibration_with_draws_gives_percentiles_of_them() -> None:
     assert len(outcome.alternatives) == 3
     assert outcome.middle is not None
     assert len({simulation.end_s for simulation in outcome.alternatives}) == 3
+
+
+def test_steps_that_take_no_time_have_no_rates_and_nothing_binds() -> None:
+    nothing = Factor(value=0.0, low=0.0, high=0.0)
+    free = plain_calibration(host_s=nothing, fixed={"step_s": nothing})
+    at_once = tuple(replace(request, arrival_s=0.0) for request in poisson_load(count=3))
+    outcome = run_scenario(replace(plain_scenario(), requests=at_once, calibration=free))
+    figures = {figure.name: figure.value for figure in find_figures(outcome, LIMITS) if figure.statistic == "total"}
+    assert figures["duration"] == 0
+    assert {figures[name] for name in ("requests", "prompt_tokens", "output_tokens", "goodput")} == {None}
+    assert find_binding(outcome) is None
 
 
 def test_the_host_time_is_the_calibrations_unless_it_is_set() -> None:
@@ -78,11 +93,16 @@ def test_the_scarce_resource_is_named(engine: dict[str, Any], resource: str) -> 
 @pytest.mark.parametrize("name", [each.name for each in fields(EngineOptions)])
 def test_every_engine_option_can_be_set_by_name(name: str) -> None:
     scenario = replace(plain_scenario(), served=SERVED, calibration=None)
-    text = {"bool": "off", "float": "0.5", "float | None": "0.5"}.get(
-        str(EngineOptions.__dataclass_fields__[name].type), "77"
-    )
+    texts: dict[str, tuple[str, object]] = {
+        "bool": ("off", False),
+        "float": ("0.5", 0.5),
+        "float | None": ("0.5", 0.5),
+        "tuple[float, ...]": ("0.8/0.6", (0.8, 0.6)),
+        "str": ("sglang", "sglang"),
+    }
+    text, value = texts.get(str(EngineOptions.__dataclass_fields__[name].type), ("77", 77))
     changed = apply_setting(scenario, name, text)
-    assert getattr(changed.engine, name) == (False if text == "off" else float(text))
+    assert getattr(changed.engine, name) == value
     assert replace(changed, engine=scenario.engine) == scenario
 
 
@@ -157,6 +177,12 @@ def test_a_setting_is_written_with_an_equals_sign() -> None:
         ({"num_blocks": None}, "number of KV blocks is not known"),
         ({"num_blocks": 3}, "it can never run"),
         ({"host_s": -1.0}, "host_s is -1.0"),
+        ({"speculative_tokens": 3}, "3 speculative tokens with 0 acceptance rates"),
+        ({"speculative_tokens": 3, "acceptance": (0.9, 0.8)}, "3 speculative tokens with 2"),
+        ({"policy": "orca"}, "one of vllm, sglang"),
+        ({"policy": "sglang", "speculative_tokens": 1, "acceptance": (0.9,)}, "are not simulated"),
+        ({"prefill_engines": 1}, "1 prefill and 0 decode engines"),
+        ({"prefill_engines": 1, "decode_engines": 1}, "whose size is a model's"),
     ],
 )
 def test_an_impossible_engine_is_refused(engine: dict[str, Any], said: str) -> None:
@@ -167,3 +193,51 @@ def test_an_impossible_engine_is_refused(engine: dict[str, Any], said: str) -> N
 def test_every_setting_says_what_it_needs() -> None:
     assert {setting.needs for setting in SETTINGS.values()} == {"scheduler", "load", "model"}
     assert all(setting.meaning for setting in SETTINGS.values())
+
+
+def modelled(model: str = "qwen3-8b", *, plan: ParallelPlan | None = None, **engine: Any) -> Scenario:
+    served = Served(model=model, hardware="h200", deployment=Deployment(plan=plan or ParallelPlan()))
+    return replace(plain_scenario(**engine), served=served, calibration=None)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "devices"),
+    [
+        (modelled("qwen3-30b-a3b", plan=ParallelPlan(dp=2, ep=2)), 2),  # lockstep: it has experts
+        (modelled(plan=ParallelPlan(dp=2)), 2),  # replicas
+        (modelled(plan=ParallelPlan(pp=2)), 2),
+        (modelled(prefill_engines=1, decode_engines=2), 3),
+        (modelled(speculative_tokens=2, acceptance=(0.8, 0.5)), 1),
+        (modelled(policy="sglang", block_size=1, num_blocks=6400), 1),
+    ],
+    ids=["lockstep", "replicas", "pipeline", "disaggregated", "speculation", "sglang"],
+)
+def test_every_layout_ends_every_request(scenario: Scenario, devices: int) -> None:
+    outcome = run_scenario(scenario)
+    assert outcome.num_devices == devices
+    assert [request.times.output_len for request in outcome.shown.requests] == [
+        request.output_len for request in scenario.requests
+    ]
+    ranks = {step.rank for step in outcome.shown.steps}
+    assert len(ranks) == (devices if not outcome.shown.stages else 1)
+    shares = find_binding(outcome)
+    assert shares is not None
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_accepted_drafts_save_steps() -> None:
+    plain, drafted = (
+        run_scenario(modelled(speculative_tokens=count, acceptance=(0.9,) * count)).shown for count in (0, 1)
+    )
+    assert drafted.num_steps < plain.num_steps
+    times = [fsum(request.times.tpot_s or 0.0 for request in each.requests) for each in (plain, drafted)]
+    assert times[1] < 0.7 * times[0]  # 1.9 tokens a step, which verifies two
+
+
+def test_what_is_not_simulated_together_is_refused() -> None:
+    for scenario in (
+        modelled(plan=ParallelPlan(dp=2, pp=2)),
+        modelled(plan=ParallelPlan(dp=2), prefill_engines=1, decode_engines=1),
+    ):
+        with pytest.raises(BadInput, match="is not simulated together"):
+            run_scenario(scenario)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.errors import BadInput
 from stepscope.latency import Limits
-from stepscope.simulate.search import COST, find_frontier, keeps_limits, key_of, make_grid, run_trial
+from stepscope.simulate.search import COST, find_frontier, keeps_limits, key_of, make_grid, run_point
 from tests.simulate.loads import plain_scenario
 
 NONE = Limits()
@@ -56,7 +56,7 @@ def test_a_grid_has_every_combination_in_order() -> None:
 
 def test_a_point_holds_figures_or_the_reason_why_not() -> None:
     runs, refused = (
-        run_trial(trial) for trial in make_grid(plain_scenario(), [("num_blocks", ("400", "3"))], Limits(ttft_s=9.0))
+        run_point(trial) for trial in make_grid(plain_scenario(), [("num_blocks", ("400", "3"))], Limits(ttft_s=9.0))
     )
     assert runs["refused"] is None
     assert runs["binding"] is not None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from hypothesis import strategies as st
 
 import stepscope
 from stepscope.errors import BadInput, UnreadableTrace
+from stepscope.store import swap
 from stepscope.store.events import NO_ID, EventCounts, Events, EventStore, Origin, Track
 from stepscope.store.health import HEALTH_CODES, HealthRow
 from stepscope.store.run import MANIFEST, SCHEMA, import_run, is_run, open_run
@@ -248,6 +252,7 @@ def test_a_kill_in_the_middle_leaves_the_old_run_or_nothing(
     if has_old:
         import_run([old], tmp_path / "run")
     tables = {"steps": pa.table({"a": [1]})}
+    monkeypatch.setattr(swap, "_exchange", lambda *_: False)  # two renames, where a system cannot exchange
     _kill(monkeypatch, where)
     with pytest.raises(_Killed):
         import_run([new, new], tmp_path / "run", tables=tables)
@@ -259,6 +264,69 @@ def test_a_kill_in_the_middle_leaves_the_old_run_or_nothing(
     import_run([new, new], tmp_path / "run", tables=tables)
     assert [store.names for store in open_run(tmp_path / "run")] == [new.names, new.names]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="no exchange of names on this system")
+def test_an_old_run_is_exchanged_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_run([small_store("old")], tmp_path / "run")
+    monkeypatch.setattr(swap, "_rename_twice", _fail_at(1, swap._rename_twice))
+    import_run([small_store("new")], tmp_path / "run")
+    assert open_run(tmp_path / "run")[0].names == ("new",)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+# imports two runs in turn for ever, and says so before each of its writes
+IMPORTER = """
+import itertools, sys
+from pathlib import Path
+import pyarrow.parquet as pq
+from stepscope.store import run, swap
+from tests.store.test_run import small_store
+
+def said(function):
+    def saying(*args, **kwargs):
+        print(flush=True)
+        return function(*args, **kwargs)
+    return saying
+
+pq.write_table = said(pq.write_table)
+Path.write_text = said(Path.write_text)
+run.put_in_place = said(run.put_in_place)
+swap.shutil.rmtree = said(swap.shutil.rmtree)
+for name in itertools.cycle(("a", "b")):
+    run.import_run([small_store(name, name + "2")] * 2, sys.argv[1])
+"""
+
+
+def kill_importers(folder: Path, trials: int, seed: int) -> list[str]:
+    """What a run is called after each of several imports that were killed at some write: never nothing, never half."""
+    generator, found = random.Random(seed), []
+    import_run([small_store("first", "second")], folder)
+    for _ in range(trials):
+        with subprocess.Popen(
+            [sys.executable, "-c", IMPORTER, str(folder)], stdout=subprocess.PIPE, cwd=ROOT
+        ) as importer:
+            assert importer.stdout is not None
+            for _ in range(generator.randrange(1, 40)):
+                assert importer.stdout.readline()
+            importer.kill()
+        stores = open_run(folder)
+        for store in stores:
+            store.check()
+        found.append(stores[0].names[0])
+    return found
+
+
+def test_an_import_that_is_killed_leaves_the_old_run_or_the_new_one(tmp_path: Path) -> None:
+    found = kill_importers(tmp_path / "run", trials=6, seed=1)
+    assert set(found) <= {"first", "a", "b"}
+    import_run([small_store("last")], tmp_path / "run")  # and what the killed ones left is removed
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.slow
+def test_50_killed_imports_leave_the_old_run_or_the_new_one(tmp_path: Path) -> None:
+    assert set(kill_importers(tmp_path / "run", trials=50, seed=2)) <= {"first", "a", "b"}
 
 
 def test_further_tables_lie_in_the_folder(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.answers.cause import Causes, find_causes
 from stepscope.answers.kernels import Uniform, compare_kernels, find_uniform, find_work
 from stepscope.answers.matching import KV_TOLERANCE, match_steps
 from stepscope.answers.noise import Delta, paired
@@ -68,6 +69,7 @@ class Comparison:
     workloads: tuple[Compared, ...]
     unmatched: tuple[Unmatched, ...]
     families: tuple[WholeFamily, ...]
+    causes: Causes
     verdict: Verdict
 
 
@@ -86,6 +88,7 @@ def compare(a: Account, b: Account, *, kv_tolerance: float = KV_TOLERANCE) -> Co
         workloads=tuple(workloads),
         unmatched=tuple(u for m in matched for u in m.matching.unmatched),
         families=() if workloads else rank_families(a, b),
+        causes=find_causes(matched, differences),
         verdict=find_verdict(differences, [c.conclusion for c in workloads]),
     )
 

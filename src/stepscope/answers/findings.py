@@ -1,68 +1,142 @@
 """What stands out, in the notes' reading order, each with its numbers, its grade and what it does not show.
 
-A finding is a fact of the capture in a sentence, not a cause: hypotheses come after it.
+A finding is a fact of the capture in a sentence. It names a cause only against a reference inside the capture: the
+other ranks, or the other steps of one shape. Against another capture, `cause` does.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stepscope.answers.blocking import find_blocking
+from stepscope.answers.finding import READING_ORDER, Finding
+from stepscope.answers.lateness import explain_lateness
+from stepscope.answers.modes import find_modes
+from stepscope.answers.shape_findings import find_shape_findings
 from stepscope.messages import Message, say
 from stepscope.steps.ranks import ArrivalSkew
 from stepscope.units import show_count, show_fraction, show_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.answers.account import Account, RankAccount
-    from stepscope.evidence import Grade
 
 _NOTABLE = 0.10  # of the span
 _COLD = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One sentence with its evidence. `value_ns` is what it rests on."""
-
-    id: str
-    layer: str
-    rank: int | None
-    text: Message
-    value_ns: int
-    grade: Grade
-    not_shown: Message
-
-
 def find_findings(account: Account) -> tuple[Finding, ...]:
-    """Findings in reading order: supply, host, compile, KV path, communication."""
-    found: list[Finding] = []
+    """Findings in the notes' reading order: supply, prefill, chunk shape, host, KV path, communication and waits."""
+    found = list(find_shape_findings(account))
     for rank in account.ranks:
         if rank.budget.coverage.idle_claimable:
             found += _shares(rank)
-    if isinstance(account.skew, ArrivalSkew) and account.skew.is_evidence:
-        skew = account.skew
-        found.append(
-            Finding(
-                id="late_rank",
-                layer="comm",
-                rank=skew.late_rank,
-                text=say(
-                    "The others wait {total} for rank {rank} in collectives (the largest single wait, {largest}, is "
-                    "for rank {other}).",
-                    total=show_ns(skew.awaited_ns[skew.late_rank]),
-                    rank=skew.late_rank,
-                    largest=show_ns(skew.largest_skew_ns),
-                    other=skew.largest_late_rank,
-                ),
-                value_ns=skew.awaited_ns[skew.late_rank],
-                grade="derived",
-                not_shown=say("why it is late: compare its budget with the others' in the same step"),
-            )
-        )
-    order = ("supply", "host", "compute", "kv", "comm", "idle", "unknown")
+        found += _blocking(rank)
+        found += _modes(rank)
+    found += _late_rank(account)
     if account.is_simulated:
         found = [replace(finding, grade="simulated") for finding in found]
-    return tuple(sorted(found, key=lambda f: (order.index(f.layer), -f.value_ns)))
+    return tuple(sorted(found, key=lambda f: (READING_ORDER.index(f.layer), -f.value_ns)))
+
+
+def _late_rank(account: Account) -> Iterator[Finding]:
+    skew = account.skew
+    if not isinstance(skew, ArrivalSkew) or not skew.is_evidence:
+        return
+    cause = next((late.cause for late in explain_lateness(account) if late.rank == skew.late_rank), None)
+    values = {
+        "total": show_ns(skew.awaited_ns[skew.late_rank]),
+        "rank": skew.late_rank,
+        "largest": show_ns(skew.largest_skew_ns),
+        "other": skew.largest_late_rank,
+    }
+    text = say(
+        "The others wait {total} for rank {rank} in collectives (the largest single wait, {largest}, is for rank "
+        "{other}).",
+        **values,
+    )
+    not_shown = say("why it is late: compare its budget with the others' in the same step")
+    if cause is not None:
+        text = say(
+            "The others wait {total} for rank {rank} in collectives (the largest single wait, {largest}, is for rank "
+            "{other}): before them it is longer than the mean rank in {family} ({category}).",
+            family=cause[1],
+            category=cause[0],
+            **values,
+        )
+        not_shown = say("why that takes it longer: its share of the work, its device's clock, its host")
+    yield Finding(
+        id="late_rank",
+        layer="comm",
+        rank=skew.late_rank,
+        text=text,
+        value_ns=skew.awaited_ns[skew.late_rank],
+        grade="derived" if cause is None else "classified",
+        not_shown=not_shown,
+    )
+
+
+def _blocking(rank: RankAccount) -> Iterator[Finding]:
+    found, window = find_blocking(rank), rank.budget.total.window_ns
+    if found is None or found.idle_ns < _NOTABLE * window:
+        return
+    yield Finding(
+        id="sync_serialises",
+        layer="comm",
+        rank=rank.rank,
+        text=say(
+            "{rank}: the device runs out of work {gaps} times while the host stands in a blocking call (mostly {name}) "
+            "and then idles {total}, {share} of its span: what did not need the call's result waited all the same.",
+            rank=_name(rank),
+            gaps=found.num_gaps,
+            name=found.name,
+            total=show_ns(found.idle_ns),
+            share=show_fraction(found.idle_ns / window),
+        ),
+        value_ns=found.idle_ns,
+        grade="classified",
+        not_shown=say("which of the later work needed the result: only that could not be launched before the call"),
+    )
+
+
+def _modes(rank: RankAccount) -> Iterator[Finding]:
+    for found in find_modes(rank):
+        values = {
+            "rank": _name(rank),
+            "slow": len(found.slow_steps),
+            "all": found.num_fast + len(found.slow_steps),
+            "label": found.label,
+            "slow_ns": show_ns(found.slow_ns),
+            "fast_ns": show_ns(found.fast_ns),
+        }
+        text = say(
+            "{rank}: {slow} of {all} {label} take {slow_ns} instead of {fast_ns}, in two groups with nothing between; "
+            "the added time lies in no single family.",
+            **values,
+        )
+        if found.account is not None:
+            text = say(
+                "{rank}: {slow} of {all} {label} take {slow_ns} instead of {fast_ns}, in two groups with nothing "
+                "between; most of the added time is {family} ({category}).",
+                family=found.account[1],
+                category=found.account[0],
+                **values,
+            )
+        yield Finding(
+            id="two_modes",
+            layer="unknown" if found.account is None else found.account[0],
+            rank=rank.rank,
+            text=text,
+            value_ns=found.added_ns * len(found.slow_steps),
+            grade="classified",
+            not_shown=say("what the slow steps were beside: a neighbour, a collection, another clock"),
+        )
+
+
+def _name(rank: RankAccount) -> Message:
+    return say("Rank ?") if rank.rank is None else say("Rank {rank}", rank=rank.rank)
 
 
 # category, sentence, what it does not show; {rank}, {total} and {share} are filled in
@@ -101,7 +175,7 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
 
 def _shares(rank: RankAccount) -> list[Finding]:
     total, span = rank.budget.total, rank.budget.total.window_ns
-    name = say("Rank ?") if rank.rank is None else say("Rank {rank}", rank=rank.rank)
+    name = _name(rank)
     found = []
     for category, sentence, not_shown in _SENTENCES:
         ns = total.exclusive_ns[category] or 0

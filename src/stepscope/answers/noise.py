@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb, isqrt
+from math import isqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Estimate:
     high_ns: int | None
 
 
-def estimate(values: Sequence[int]) -> Estimate:
-    """The median of some ns (between the middle two, cut towards zero) and its 95 % interval.
+def estimate(values: Sequence[int], one_in: int = _MISSED) -> Estimate:
+    """The median of some ns (between the middle two, cut towards zero) and its interval: 95 %, or missed `one_in`.
 
     >>> estimate([5, 1, 4, 2, 3, 6])
     Estimate(num_values=6, median_ns=3, low_ns=1, high_ns=6)
@@ -43,24 +44,24 @@ def estimate(values: Sequence[int]) -> Estimate:
     n = len(ordered)
     middle = ordered[(n - 1) // 2] + ordered[n // 2]
     median = middle // 2 if middle >= 0 else -(-middle // 2)
-    rank = _interval_rank(n)
+    rank = _interval_rank(n, one_in)
     if rank is None:
         return Estimate(num_values=n, median_ns=median, low_ns=None, high_ns=None)
     return Estimate(num_values=n, median_ns=median, low_ns=ordered[rank - 1], high_ns=ordered[n - rank])
 
 
 @lru_cache(maxsize=4096)
-def _interval_rank(n: int) -> int | None:
-    """The largest k with 2 P(Binomial(n, 1/2) < k) <= 5 %, counted from one; None if there is none."""
-    if n < MIN_VALUES:
-        return None
-    if n > _EXACT:
-        return (n - isqrt(n * 38416 // 10000) - 1) // 2  # n / 2 - 1.96 sqrt(n) / 2, rounded outwards
-    missed, rank = 0, 0
-    while 2 * (missed + comb(n, rank)) * _MISSED <= 2**n:
-        missed += comb(n, rank)
+def _interval_rank(n: int, one_in: int) -> int | None:
+    """The largest k with 2 P(Binomial(n, 1/2) < k) <= 1 / one_in, counted from one; None if there is none."""
+    if n > _EXACT:  # n / 2 - z sqrt(n) / 2, rounded outwards
+        squared = 38416 if one_in == _MISSED else round(NormalDist().inv_cdf(1 - 0.5 / one_in) ** 2 * 10000)
+        return (n - isqrt(n * squared // 10000) - 1) // 2
+    missed, rank, term = 0, 0, 1  # term: comb(n, rank)
+    while 2 * (missed + term) * one_in <= 2**n:
+        missed += term
         rank += 1
-    return rank
+        term = term * (n - rank + 1) // rank
+    return rank or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,52 @@ def prefix_hits(steps: Sequence[Step]) -> PrefixHits | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTokens:
+    """Prompt tokens of the requests whose first chunk was seen: found in the cache, and computed.
+
+    `again_tokens`: of the computed ones, those that the capture had seen computed before.
+    """
+
+    num_requests: int
+    hit_tokens: int
+    computed_tokens: int
+    again_tokens: int
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Found or computed, each once."""
+        return self.hit_tokens + self.computed_tokens - self.again_tokens
+
+
+def count_prompts(steps: Sequence[Step]) -> PromptTokens | None:
+    """From rows that carry their prefix hit; None if no request's first chunk has such a row."""
+    hits: dict[str, int] = {}
+    reached: dict[str, int] = {}  # kv_len up to which a request has been computed
+    computed = again = 0
+    for step in steps:
+        for row in step.boundary.shape.rows or ():
+            name = row.request_id
+            if name is None or row.prefix_hit_tokens is None:
+                continue
+            if row.phase == "prefill" and name not in hits and row.context_len == row.prefix_hit_tokens:
+                hits[name] = row.prefix_hit_tokens
+            if row.phase == "prefill" and name in hits:
+                computed += row.query_len
+                again += max(min(reached.get(name, 0), row.kv_len) - row.context_len, 0)
+            reached[name] = max(reached.get(name, 0), row.kv_len)
+    if not hits:
+        return None
+    return PromptTokens(
+        num_requests=len(hits), hit_tokens=sum(hits.values()), computed_tokens=computed, again_tokens=again
+    )
+
+
+def is_tail(tokens: int, largest: int) -> bool:
+    """Whether a chunk is a tail beside the largest one."""
+    return tokens <= _TAIL * largest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSizes:
     """Prefill tokens per step (per row where rows are known), tails and large chunks apart."""
 
@@ -86,7 +132,7 @@ def chunk_sizes(steps: Sequence[Step]) -> ChunkSizes | None:
     if not sizes:
         return None
     large = sum(size >= _LARGE * sizes[-1] for size in sizes)
-    tails = sum(size <= _TAIL * sizes[-1] for size in sizes)
+    tails = sum(is_tail(size, sizes[-1]) for size in sizes)
     return ChunkSizes(
         sizes=tuple(sizes),
         are_rows=are_rows,

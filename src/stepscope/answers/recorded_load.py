@@ -15,7 +15,7 @@ from stepscope.errors import BadInput
 from stepscope.join.requests import account_requests
 from stepscope.latency import RequestTimes
 from stepscope.readers.clients.reader import read_clients
-from stepscope.readers.step_log import read_step_log
+from stepscope.readers.step_log import holds_step_log, read_step_log
 from stepscope.record.step_log import SUFFIX
 from stepscope.simulate.request import Request, Segment
 from stepscope.simulate.scenario import EngineOptions
@@ -75,9 +75,11 @@ def read_recorded_load(run: Path, steps_log: Path | None = None) -> RecordedLoad
     path = run.expanduser()
     if steps_log is not None:
         return _from_log(steps_log)
+    if not path.exists():
+        raise BadInput(f"{run}: no such file or folder. Check the path.")
     if is_run(path):
         return _from_simulated(path)
-    if path.suffix == SUFFIX or (path.is_dir() and any(path.rglob(f"*{SUFFIX}"))):
+    if holds_step_log(path):
         return _from_log(path)
     raise BadInput(
         f"{run}: a trace tells of steps, not of when requests arrived. Name the step log that was recorded beside it "
@@ -85,7 +87,7 @@ def read_recorded_load(run: Path, steps_log: Path | None = None) -> RecordedLoad
     )
 
 
-def read_measured(path: Path) -> tuple[RequestTimes, ...]:
+def read_measured_times(path: Path) -> tuple[RequestTimes, ...]:
     """Latencies of a measured run: of a step log, a simulated run, or a client's result file.
 
     Raises:
@@ -128,6 +130,9 @@ def from_stream(stream: Stream, source: str) -> RecordedLoad:
     for place, account in enumerate(whole):
         requests.append(_request(account, place, begin_ns, requests))
     notes = ["prompts' texts are not logged: a hit is given the beginning of an earlier request that is long enough"]
+    unknown = sum(account.prefix_hit_tokens is None for account in whole)
+    if unknown:
+        notes.append(f"of {unknown} requests the prefix hit is not logged: they are taken to share no text")
     left_out = len(accounts) - len(whole)
     if left_out:
         notes.append(
@@ -204,7 +209,11 @@ def _from_simulated(path: Path) -> RecordedLoad:
     return RecordedLoad(
         source=str(path),
         requests=tuple(_read_request(row) for row in rows),
-        rules={name: value for name, value in described["rules"].items() if name in _RULES},
+        rules={
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in described["rules"].items()
+            if name in _RULES
+        },
         measured=tuple(_read_times(row) for row in rows),
         num_left_out=0,
         notes=("this run is simulated: what is reproduced is the simulator itself",),

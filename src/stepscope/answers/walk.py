@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
+_MOST_FACTOR = 1e6
 # what lies between two nodes that an edge of this kind joins
 _BETWEEN = {
     "launch": "launch latency",
@@ -52,8 +52,11 @@ class Changes:
     def __post_init__(self) -> None:
         named = (*self.categories.items(), *self.families.items(), *self.names.items())
         for name, factor in (*named, ("host", self.host)):
-            if not (isfinite(factor) and factor >= 0):
-                raise BadInput(f"{name}={factor}: give a factor of 0 or more; 1 changes nothing, 0 takes it away.")
+            if not 0 <= factor <= _MOST_FACTOR:
+                raise BadInput(
+                    f"{name}={factor}: give a factor of 0 or more, at most {_MOST_FACTOR:g}; 1 changes nothing, 0 takes "
+                    "it away."
+                )
 
     def factor(self, account: Account, name: str = "") -> float:
         """On a duration that is booked to this account, of something with this name."""

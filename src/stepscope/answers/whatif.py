@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.latency import RequestTimes
-    from stepscope.simulate.engine import Simulation
     from stepscope.simulate.scenario import Outcome
+    from stepscope.simulate.simulation import Simulation
 
 CHECKED = ("mean", "p50", "p90")
 JUDGED = (("ttft", "p50"), ("tpot", "p50"), ("e2el", "p50"), ("e2el", "p90"))
@@ -44,7 +44,7 @@ class Reproduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class FigureChange:
     """One figure before and after. `difference` is after minus before, with its ends."""
 
     name: str
@@ -89,7 +89,7 @@ def beyond(rows: Sequence[Reproduction], within: float) -> tuple[Reproduction, .
     return tuple(row for row in judged if row.error is None or abs(row.error) > within)
 
 
-def find_differences(before: Outcome, after: Outcome, limits: Limits) -> tuple[Difference, ...]:
+def find_figure_changes(before: Outcome, after: Outcome, limits: Limits) -> tuple[FigureChange, ...]:
     """Every figure, after minus before."""
     sides = [[measure(each, limits, side.num_devices) for each in _runs(side)] for side in (before, after)]
     found = []
@@ -110,8 +110,8 @@ def _difference(
     pair: tuple[float | None, float | None],
     delta: float | None,
     ends: tuple[float | None, float | None],
-) -> Difference:
-    return Difference(
+) -> FigureChange:
+    return FigureChange(
         name=figure.name,
         statistic=figure.statistic,
         unit=figure.unit,

@@ -239,11 +239,13 @@ class _Document:
 
 
 def _read_document(file: str, source: Path | Traversable) -> _Document:
+    if isinstance(source, Path) and source.exists() and not source.is_file():
+        raise CatalogError(file, "cannot be read (it is no file). Give the path of a TOML file")
     try:
         document = tomllib.loads(source.read_text(encoding="utf-8"))
     except OSError as problem:
         raise CatalogError(file, f"cannot be read ({problem}). Give the path of a TOML file") from problem
-    except ValueError as problem:  # no UTF-8, or no TOML
+    except (ValueError, RecursionError) as problem:  # no UTF-8, or no TOML
         raise CatalogError(file, f"is not TOML ({problem}). Correct it there") from problem
     if unknown := sorted(set(document) - {"family", "rule"}):
         raise CatalogError(file, f"has the unknown key '{unknown[0]}'. Known: [[family]] and [[rule]]. Remove it")

@@ -6,8 +6,9 @@ that a rule places decides; a generic one (`aten::bmm`, weak) yields to an enclo
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from stepscope.store.launches import NO_LAUNCH, find_launches
 from stepscope.store.schema import FRAME, KINDS, LAST_DEVICE_KIND, MEMCPY, MEMSET, OP, SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from stepscope.budget.catalog import Catalog
     from stepscope.intervals import Int64
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Account = tuple[str, str]
 UNMATCHED: Account = ("unmatched", "unmatched")
 NO_ACCOUNT = -1
+_STRETCH = 1 << 16
 _UNTELLING = frozenset({"kernel", "device_kernel"})
 _WORK = frozenset({"compute", "kv", "comm"})
 STEP_INPUTS: Account = ("compute", "step_inputs")
@@ -154,17 +156,11 @@ def flatten(store: EventStore, rows: Mask, account: Int32, is_weak: Mask, self_a
     chosen = np.flatnonzero(rows)
     chosen = chosen[np.lexsort((-e.duration_ns[chosen], e.start_ns[chosen]))]
     own = account if self_account is None else self_account
-    out: list[tuple[int, int, int]] = []
+    out = array("q")  # start, end, label, and so on: a tuple each would be five times as large
     stack: list[tuple[int, int, int, bool]] = []  # (end, own label, label passed on, is strong) of the open ranges
     now = 0
-    for start, end, label, passed, weak in zip(
-        e.start_ns[chosen].tolist(),
-        e.end_ns[chosen].tolist(),
-        own[chosen].tolist(),
-        account[chosen].tolist(),
-        is_weak[chosen].tolist(),
-        strict=True,
-    ):
+    for start, duration, label, passed, weak in _by_row((e.start_ns, e.duration_ns, own, account, is_weak), chosen):
+        end = start + duration
         while stack and stack[-1][0] <= start:
             now = _emit(out, now, stack[-1][0], stack.pop()[1])
         if stack:
@@ -178,11 +174,22 @@ def flatten(store: EventStore, rows: Mask, account: Int32, is_weak: Mask, self_a
     while stack:
         end, label, _, _ = stack.pop()
         now = _emit(out, now, end, label)
-    columns = np.array(out, np.int64).reshape(-1, 3)
+    columns = np.frombuffer(out, np.int64).reshape(-1, 3)
     return Pieces(starts=columns[:, 0], ends=columns[:, 1], labels=columns[:, 2])
 
 
-def _emit(out: list[tuple[int, int, int]], start: int, end: int, label: int) -> int:
-    if end > start:
-        out.append((start, end, label))
-    return max(start, end)
+def _by_row(columns: tuple[Any, ...], rows: Int64) -> Iterator[tuple[int, int, int, int, bool]]:
+    """Some rows as Python's numbers, a stretch at a time: all at once they would be the peak of a budget's memory."""
+    for at in range(0, len(rows), _STRETCH):
+        part = rows[at : at + _STRETCH]
+        yield from zip(*(column[part].tolist() for column in columns), strict=True)
+
+
+def _emit(out: array[int], start: int, end: int, label: int) -> int:
+    if end <= start:
+        return start
+    if out and out[-1] == label and out[-2] == start:
+        out[-2] = end  # what goes on as before is one piece
+    else:
+        out.extend((start, end, label))
+    return end

@@ -7,7 +7,6 @@ tells what the calibration leaves open; not what the workload's own chance, or a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from stepscope.simulate.request import Request
     from stepscope.simulate.simulation import Simulation
     from stepscope.simulate.step_time import CostFunction
-
-_Z90 = 1.645  # normal deviate of an interval of 90 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +53,7 @@ def predict_with_draws(
 ) -> dict[str, Factor]:
     """Each figure of the calibration itself, with the 5th and 95th percentile of its draws (at least the value).
 
-    `step_time` makes a cost function of a calibration, as `simulate.plain_time` does.
+    `step_time` makes a cost function of a calibration, as `fixed_costs.plain_step_time` does.
 
     Raises:
         BadInput: the workload cannot run.
@@ -70,7 +67,7 @@ def predict_with_draws(
 
     value = run(calibration)
     count = drawing.count if calibration.num_draws else 0
-    drawn = [run(calibration.drawn(i % calibration.num_draws, _speed(calibration.drift, rng))) for i in range(count)]
+    drawn = [run(calibration.drawn(i % calibration.num_draws, calibration.draw_speed(rng))) for i in range(count)]
     found = {}
     for name, middle in value.items():
         among = sorted(draw[name] for draw in drawn if name in draw) or [middle]
@@ -78,10 +75,3 @@ def predict_with_draws(
             value=middle, low=min(percentile(among, 0.05), middle), high=max(percentile(among, 0.95), middle)
         )
     return found
-
-
-def _speed(drift: Factor, rng: Random) -> float:
-    """Log-normal, with the drift's ends as its 5th and 95th percentile."""
-    low, high = log(max(drift.low, 1e-6)), log(drift.high)
-    middle, width = (low + high) / 2, (high - low) / 2
-    return exp(rng.gauss(middle, width / _Z90))

@@ -1,4 +1,4 @@
-"""Recording: a step log's folder -> its measured steps, and what a calibration must say of where they are from."""
+"""Recording: a step log -> its measured steps, and what a calibration must say of where measured steps are from."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from stepscope.calibrate.measured import MeasuredStep, steps_of_stream
 from stepscope.cost.calibration import Source
 from stepscope.errors import BadInput
-from stepscope.readers.step_log import read_step_log
-from stepscope.record.step_log import SUFFIX
+from stepscope.readers.step_log import log_files, read_step_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
 _CHUNK_BYTES = 1 << 20
+NOT_RECORDED = "not recorded"  # as an engine's name or version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSteps:
-    """Steps of all engine cores of a log, each core's in order; engine and version as its headers say."""
+    """Steps of all engine cores of a recording, each core's in order; engine and version as far as it says."""
 
     steps: tuple[MeasuredStep, ...]
     engine: str
@@ -39,19 +39,28 @@ def read_recorded_steps(path: Path) -> RecordedSteps:
     schedulers = read_step_log(path).schedulers
     if not schedulers:
         raise BadInput(f"{path}: no scheduler's stream is in this log, so no step is whole. Record with a step log.")
-    versions = {(str(s.header.get("engine")), str(s.header.get("engine_version"))) for s in schedulers}
+    versions = {
+        (str(s.header.get("engine") or NOT_RECORDED), str(s.header.get("engine_version") or NOT_RECORDED))
+        for s in schedulers
+    }
     if len(versions) > 1:
         named = ", ".join(" ".join(pair) for pair in sorted(versions))
         raise BadInput(f"{path}: steps of several engines ({named}). Calibrate each on a log of its own.")
     engine, version = versions.pop()
-    files = [path] if path.is_file() else sorted(path.rglob(f"*{SUFFIX}"))
-    began_ns = min((s.number("time_ns") or 0 for s in schedulers), default=0)
+    files = log_files(path)
+    began_ns = min((ns for s in schedulers if (ns := s.number("time_ns")) is not None), default=None)
+    day = day_of(files) if began_ns is None else datetime.fromtimestamp(began_ns / 1e9, tz=UTC).date().isoformat()
     return RecordedSteps(
         steps=tuple(step for stream in schedulers for step in steps_of_stream(stream)),
         engine=engine,
         engine_version=version,
-        source=source_of(files, datetime.fromtimestamp(began_ns / 1e9, tz=UTC).date().isoformat()),
+        source=source_of(files, day),
     )
+
+
+def day_of(files: Iterable[Path]) -> str:
+    """The day on which the latest of them was written, for what does not say when it was recorded."""
+    return datetime.fromtimestamp(max(file.stat().st_mtime for file in files), tz=UTC).date().isoformat()
 
 
 def source_of(files: Iterable[Path], date: str) -> Source:

@@ -31,11 +31,12 @@ class LoggedRequest:
 
     def to_request(self) -> Request:
         """What the simulator is told: when it comes and how long it is, not when it was answered."""
+        assert self.times.output_len is not None
         return Request(
             request_id=self.request_id,
             arrival_s=self.times.arrival_s,
             prompt_len=self.prompt_len,
-            output_len=self.times.output_len or 1,
+            output_len=self.times.output_len,
         )
 
 
@@ -48,7 +49,7 @@ def read_request_log(path: Path, *, num_fitted: int | None = None, by_queue: boo
         by_queue: a request arrives when the engine saw it (queued_ts), as where the log has no arrival_time.
 
     Raises:
-        BadInput: a line that is no JSON or lacks one of the fields.
+        BadInput: a line that is no JSON, lacks one of the fields, or has no tokens.
     """
     rows = [_row(path, number, line) for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)]
     if not rows:
@@ -76,6 +77,8 @@ def _row(path: Path, number: int, line: str) -> dict[str, float]:
         raise BadInput(
             f"{path}, line {number}: {error!r}. A line holds {', '.join(NEEDED)} and arrival_time."
         ) from error
+    if row["input_toks"] < 1 or row["output_toks"] < 1:
+        raise BadInput(f"{path}, line {number}: a request without a prompt or without an output. Leave the line out.")
     return row
 
 

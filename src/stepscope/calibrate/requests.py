@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.calibrate.step_form import NUM_TERMS, TERMS, StepForm
-from stepscope.cost.least_squares import Array, fit_linear
+from stepscope.cost.least_squares import SCALE, Array
 from stepscope.errors import BadInput
+from stepscope.fit import solve_nonnegative
 from stepscope.simulate.engine import simulate
 from stepscope.simulate.lockstep import simulate_ranks
 from stepscope.simulate.simulation import Options
@@ -138,12 +139,13 @@ def fit_requests(
         for _ in range(RUNS_A_ROUND):
             drawn = _draw(form, rng)
             run = setup.run(log, drawn)
-            spans.append(_spans(run, drawn, num_fitted))
+            spans.append(_spans(_Steps.of(run, drawn, setup.num_ranks), run, num_fitted))
             simulated.append(Latencies.of(run.requests[:num_fitted]))
         loss = mean_error(Latencies.median(simulated), measured)
         if loss < best_loss:
             best, best_loss = form, loss
-        aim = _solve(np.vstack(spans), np.tile(measured.joined(), RUNS_A_ROUND))
+        lengths = np.concatenate([each.joined() for each in simulated])
+        aim = _solve(np.vstack(spans), np.tile(measured.joined(), RUNS_A_ROUND), lengths)
         if number >= FULL_ROUNDS:
             aim = (aim + np.array(form.coefficients)) / 2
         form = StepForm(coefficients=tuple(aim.tolist()), saturation=setup.saturation)
@@ -169,9 +171,8 @@ def _draw(form: StepForm, rng: np.random.Generator) -> StepForm:
     return StepForm(coefficients=tuple((np.array(form.coefficients) * factors).tolist()), saturation=form.saturation)
 
 
-def _spans(run: Simulation, form: StepForm, count: int) -> Array:
+def _spans(steps: _Steps, run: Simulation, count: int) -> Array:
     """Terms of what was computed while the first requests waited, decoded, and both, in the order of `joined`."""
-    steps = _Steps.of(run, form)
     times = [each.times for each in run.requests[:count]]
     arrival = steps.until(np.array([each.arrival_s for each in times]))
     first = steps.until(np.array([each.first_token_s for each in times]))
@@ -179,12 +180,22 @@ def _spans(run: Simulation, form: StepForm, count: int) -> Array:
     return np.vstack([first - arrival, last - first, last - arrival])
 
 
-def _solve(spans: Array, lengths: Array) -> Array:
-    """Coefficients that give the spans their measured lengths, were the schedule as simulated."""
-    is_long = (lengths > EPSILON) & spans.any(axis=1)
+def _solve(spans: Array, lengths: Array, simulated: Array) -> Array:
+    """Coefficients that give the spans their measured lengths, were the schedule as simulated.
+
+    Errors are relative to the simulated lengths: relative to the measured ones, those that luck made short would weigh
+    more than those that it made long, and every wait would come out too short.
+    """
+    is_long = (simulated > EPSILON) & spans.any(axis=1)
     used = spans.any(axis=0)
+    a, y, scale = spans[is_long][:, used], lengths[is_long], simulated[is_long]
+    weight = 1 / scale
+    x = np.zeros(a.shape[1])
+    for _ in range(8):
+        x = solve_nonnegative(a * weight[:, None], y * weight)
+        weight = 1 / (scale * np.sqrt(np.maximum(np.abs(a @ x - y) / scale, SCALE / 2)))
     found = np.zeros(NUM_TERMS)
-    found[used] = fit_linear(spans[is_long][:, used], lengths[is_long])
+    found[used] = x
     return found
 
 
@@ -198,8 +209,10 @@ class _Steps:
     before: Array
 
     @classmethod
-    def of(cls, run: Simulation, form: StepForm) -> _Steps:
-        together = [list(group) for _, group in groupby(run.steps, key=lambda step: step.start_s)]
+    def of(cls, run: Simulation, form: StepForm, num_ranks: int) -> _Steps:
+        together = [[step] for step in run.steps]
+        if num_ranks > 1:
+            together = [list(group) for _, group in groupby(run.steps, key=lambda step: step.start_s)]
         terms = np.array(
             [form.terms([*(step.shape for step in group), *[None] * group[0].num_dummy]) for group in together]
         )

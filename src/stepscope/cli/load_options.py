@@ -42,6 +42,7 @@ PromptOption = Annotated[
 OutputLenOption = Annotated[str, typer.Option("--output-len", help="Output tokens: MEDIAN or MEDIAN:SIGMA.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of arrivals and lengths.")]
 
+MOST_REQUESTS = 5_000_000  # of a generated load; each takes about a kB
 _FILES: tuple[tuple[str, str, Reader], ...] = (
     ("hash_ids", "Mooncake", read_mooncake),
     ("ContextTokens", "Azure", read_azure),
@@ -66,6 +67,7 @@ def read_load(
             f"--workload {workload}: there is no such file, and it is no kind of load. Give a .jsonl or .csv file, "
             "poisson, gamma:VARIATION or closed:CLIENTS."
         )
+    _check_options(kind, detail, rate, requests)
     count = requests or 200
     rng = Random(seed)  # noqa: S311  # a load, no secret
     arrivals = _arrivals(rng, kind, detail, rate, count)
@@ -79,6 +81,16 @@ def read_load(
         else f"{workload} at {_shown_rate(kind, detail, rate)}, seed {seed}"
     )
     return load.requests, f"{told}; prompts {prompt_len}, outputs {output_len} (median:sigma)"
+
+
+def _check_options(kind: str, detail: str, rate: float | None, requests: int | None) -> None:
+    """Refuse what would be left aside, and what no memory holds."""
+    if rate is not None and kind == "closed":
+        raise BadInput(f"--rate {rate:g} with closed: clients send when they have their answer. Leave --rate out.")
+    if rate is not None and kind == "poisson" and detail:
+        raise BadInput(f"--workload poisson:{detail} with --rate {rate:g}: give the rate once.")
+    if requests is not None and requests > MOST_REQUESTS:
+        raise BadInput(f"--requests {requests}: at most {MOST_REQUESTS:,} are made. Give fewer.")
 
 
 def _shown_rate(kind: str, detail: str, rate: float | None) -> str:
@@ -102,7 +114,14 @@ def _arrivals(rng: Random, kind: str, detail: str, rate: float | None, count: in
 
 def _lengths(option: str, text: str) -> Lengths:
     median, _, sigma = text.partition(":")
-    return Lengths(median=parse_count(median, option), sigma=_number(sigma or "0", option))
+    count, spread = parse_count(median, option), _number(sigma or "0", option)
+    try:
+        return Lengths(median=count, sigma=spread)
+    except BadInput as error:
+        raise BadInput(
+            f"{option} {text}: MEDIAN or MEDIAN:SIGMA was expected, a median of 1 to 1,048,576 tokens and a sigma of 0 "
+            "or more."
+        ) from error
 
 
 def _number(text: str, option: str) -> float:
@@ -150,6 +169,9 @@ def _keys(line: str) -> set[str]:
     if line.lstrip().startswith("{"):
         try:
             return set(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             return set()
-    return set(next(csv.reader([line]), []))
+    try:
+        return set(next(csv.reader([line]), []))
+    except csv.Error:
+        return set()

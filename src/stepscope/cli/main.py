@@ -15,6 +15,7 @@ from stepscope.cli import (
     capture_recipe,
     compare,
     cost,
+    hypotheses,
     join,
     predict,
     report,
@@ -22,6 +23,7 @@ from stepscope.cli import (
     search,
     serve,
     simulate,
+    sweep,
     whatif,
 )
 from stepscope.errors import BadInput, CheckFailed
@@ -47,6 +49,7 @@ app.command("import")(capture.import_)
 app.command("cut")(capture.cut)
 app.command("compare")(compare.compare)
 app.command("export")(compare.export)
+app.command("hypotheses")(hypotheses.hypotheses)
 app.command("retime")(retime.retime)
 app.command("serve")(serve.serve)
 app.command("metrics")(join.metrics)
@@ -62,6 +65,7 @@ app.command("simulate")(simulate.simulate)
 app.command("calibrate")(whatif.calibrate)
 app.command("whatif")(whatif.whatif)
 app.command("search")(search.search)
+app.add_typer(sweep.app, name="sweep")
 
 
 def _print_version(wanted: bool) -> None:

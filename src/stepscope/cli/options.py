@@ -21,6 +21,7 @@ from stepscope.budget.catalog import load_catalog
 from stepscope.errors import BadInput
 from stepscope.readers.concurrency import Concurrency
 from stepscope.readers.registry import find_files, open_trace
+from stepscope.report.answers import KeptAnswer, find_answer
 from stepscope.store.run import is_run
 from stepscope.store.trace import Trace
 
@@ -81,6 +82,9 @@ PartSteps = Annotated[
 PartTime = Annotated[
     str | None, typer.Option("--time", help="This time alone, from each rank's first event: 1s:2s.", metavar="A:B")
 ]
+UseCache = Annotated[
+    bool, typer.Option("--cache/--no-cache", help="Keep the answer in a run folder, and read it from there.")
+]
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?$", re.IGNORECASE)
 
 
@@ -131,6 +135,12 @@ def read_account(
     """Read and account for a capture, or a part of it."""
     trace = read_trace(source, concurrency, part)
     return explain(trace, catalog=load_catalog(catalog or ()), device=device)
+
+
+def find_kept(source: str, catalog: list[Path] | None, device: str | None) -> KeptAnswer | None:
+    """Where the answer about a run folder is kept; None: the source is no run."""
+    path = Path(source).expanduser()
+    return find_answer(path, catalog or (), device) if is_run(path) else None
 
 
 def choose_concurrency(workers: int | None, ray: bool, memory_limit: str | None) -> Concurrency:

@@ -48,9 +48,11 @@ from stepscope.cli.options import (
     PartTime,
     ReportFormat,
     TracePath,
+    UseCache,
     Workers,
     as_output_ends,
     choose_concurrency,
+    find_kept,
     read_account,
     wanted_part,
     write_result,
@@ -58,7 +60,9 @@ from stepscope.cli.options import (
 from stepscope.cli.tabular import TableFormat, TableFormatOption, to_csv, to_json, write_parquet, write_rows
 from stepscope.errors import CheckFailed
 from stepscope.join.evidence import to_document as joined_document
+from stepscope.join.graph_shapes import find_shapes, say_shapes, shapes_document
 from stepscope.join.sources import Paths
+from stepscope.readers.kineto.graph_capture import read_graphs
 from stepscope.report.charts import write_charts
 from stepscope.report.document import to_document, to_message_table
 from stepscope.report.html import render_html
@@ -70,6 +74,9 @@ from stepscope.store.schema import TABLES
 
 if TYPE_CHECKING:
     from stepscope.answers.account import Account
+    from stepscope.answers.against_model import AgainstModel
+    from stepscope.answers.modelled_steps import ModelChoice
+    from stepscope.join.evidence import Joined
 
 _REASON = ("rank", "code", "withholds", "text", "record_with")
 
@@ -91,6 +98,12 @@ Charts = Annotated[Path | None, typer.Option("--charts", help="Write each chart 
 Tables = Annotated[Path | None, typer.Option("--tables", help="Write each table as CSV and Parquet into this folder.")]
 
 
+GraphCaptures = Annotated[
+    list[Path] | None,
+    typer.Option("--graph-capture", help="A trace of the graphs' capture, for shapes inside graphs; may be repeated."),
+]
+
+
 def explain(
     trace: TracePath,
     format_: ExplainFormatOption = ExplainFormat.text,
@@ -110,6 +123,8 @@ def explain(
     workers: Workers = None,
     ray: OnRay = False,
     memory_limit: MemoryLimit = None,
+    cache: UseCache = True,
+    graph_capture: GraphCaptures = None,
     model: Model = None,
     hardware: HardwareName = None,
     calibration: CalibrationFile = None,
@@ -136,21 +151,28 @@ def explain(
         fusion=fusion,
         max_model_len=max_model_len,
     ).choose()
-    concurrency = choose_concurrency(workers, ray, memory_limit)
-    account = read_account(trace, catalog, device, concurrency, wanted_part(steps_, time))
-    paths = to_paths(log, metrics, steps_log, client, experts)
-    joined = join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
-    loads = joined.expert_loads if joined is not None else ()
-    document = to_document(account, None if choice is None else compare_with_model(account, choice, loads))
+    part, paths = wanted_part(steps_, time), to_paths(log, metrics, steps_log, client, experts)
+    kept = find_kept(trace, catalog, device) if cache and part is None and choice is None else None
+    is_more = tables is not None or paths != Paths() or bool(graph_capture) or choice is not None
+    document = kept.read() if kept is not None and not is_more and format_ is not ExplainFormat.csv else None
+    account, joined = None, None
+    if document is None:
+        account = read_account(trace, catalog, device, choose_concurrency(workers, ray, memory_limit), part)
+        joined = _join(account, paths)
+        document = to_document(account, _hold_against(account, choice, joined))
+        if kept is not None:
+            kept.write(document)
+    if account is not None and graph_capture:
+        _take_shapes(document, account, graph_capture)
     if joined is not None:
         document["joined"] = joined_document(joined)
         document["messages"] |= to_message_table(joined.messages)
     translate = make_translator(lang, document)
     if charts is not None:
         write_charts(document, _folder(charts), translate)
-    if tables is not None:
+    if account is not None and tables is not None:
         _write_tables(account, _folder(tables))
-    if format_ is ExplainFormat.csv:
+    if account is not None and format_ is ExplainFormat.csv:
         write_result(to_csv(budget_rows(account), _columns("budget")), output)
     elif format_ is ExplainFormat.json:
         write_result(to_json(document), output)
@@ -160,6 +182,26 @@ def explain(
         more = evidence_sections(joined, lambda message: translate(str(message))) if joined is not None else ()
         to_view = to_markdown if format_ is ExplainFormat.md else to_text
         write_result(to_view(document, translate, more), output)
+
+
+def _join(account: Account, paths: Paths) -> Joined | None:
+    return join_evidence([(rank.store, rank.table) for rank in account.ranks], paths) if paths != Paths() else None
+
+
+def _hold_against(account: Account, choice: ModelChoice | None, joined: Joined | None) -> AgainstModel | None:
+    """The run beside what the model says, if one was named; counted experts come of the files beside the trace."""
+    if choice is None:
+        return None
+    return compare_with_model(account, choice, joined.expert_loads if joined is not None else ())
+
+
+def _take_shapes(document: dict[str, Any], account: Account, captures: list[Path]) -> None:
+    """Operations and shapes of kernels inside graphs, from traces of the graphs' capture."""
+    graphs = [graph for path in captures for graph in read_graphs(path)]
+    shapes = find_shapes([rank.store for rank in account.ranks], graphs)
+    document["graph_shapes"] = shapes_document(shapes, has_capture=True)
+    message = say_shapes(shapes, has_capture=True)
+    document["messages"] |= to_message_table([message] if message is not None else [])
 
 
 def _folder(path: Path) -> Path:

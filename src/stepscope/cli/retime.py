@@ -105,7 +105,9 @@ def _sections(document: dict[str, Any]) -> list[Section]:
         lines.append(document["apart"])
     lines.append("The order of everything is as recorded: a shorter step takes in no other requests here.")
     return [
-        Section(title=f"{document['source']} retimed", grid=Grid(columns=columns, rows=tuple(rows))),
+        Section(
+            title=f"{document['source']} retimed [{document['grade']}]", grid=Grid(columns=columns, rows=tuple(rows))
+        ),
         Section(title="what holds it up", lines=tuple(lines)),
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -39,16 +39,18 @@ from stepscope.pool import map_tasks
 from stepscope.report.model_charts import write_model_charts
 from stepscope.report.search_charts import search_charts
 from stepscope.simulate.scenario import EngineOptions, Scenario
-from stepscope.simulate.search import KEPT, Point, find_frontier, keeps_limits, key_of, make_grid, run_trial
+from stepscope.simulate.search import KEPT, Point, find_frontier, keeps_limits, key_of, make_grid, run_point
 from stepscope.simulate.settings import split_setting
 from stepscope.simulate.step_costs import Served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.simulate.search import Trial
+    from stepscope.simulate.search import GridPoint
 
 SCHEMA = "stepscope.search/1"
+_BEGINNING = '{"settings": '  # of a kept point
+_PARTS = ("settings", "key", "refused", "binding", "step_bound")
 LATENCIES = ("ttft p50", "ttft p99", "tpot p50", "tpot p99", "e2el p50")
 
 
@@ -90,8 +92,8 @@ def search(
     fitted = None if calibration is None else read_calibration(calibration)
     served = Served(model=model, hardware=hardware)
     base = Scenario(requests=load, engine=EngineOptions(), served=served, calibration=fitted)
-    trials = make_grid(with_settings(base, settings or ()), [_split_over(text) for text in over], limits)
-    points = run_trials(trials, keep, workers=workers, ray=ray)
+    grid = make_grid(with_settings(base, settings or ()), [_split_over(text) for text in over], limits)
+    points = run_grid(grid, keep, workers=workers, ray=ray)
     refused = [point["refused"] for point in points if point["refused"]]
     if len(refused) == len(points):
         raise BadInput(f"none of the {len(points)} points can run. The first: {refused[0]}")
@@ -123,13 +125,15 @@ def _split_over(text: str) -> tuple[str, tuple[str, ...]]:
     return name, parts
 
 
-def run_trials(trials: Sequence[Trial], keep: Path | None, *, workers: int | None, ray: bool) -> list[Point]:
+def run_grid(grid: Sequence[GridPoint], keep: Path | None, *, workers: int | None, ray: bool) -> list[Point]:
     """Every point, in the order of the grid; kept ones are not run again, new ones are kept as they come."""
     kept = {} if keep is None else _read_kept(keep)
-    keys = [key_of(trial) for trial in trials]
-    missing = [trial for trial, key in zip(trials, keys, strict=True) if key not in kept]
+    if keep is not None:
+        keep.open("a", encoding="utf-8").close()  # what cannot be written is known before hours of work
+    keys = [key_of(grid_point) for grid_point in grid]
+    missing = [grid_point for grid_point, key in zip(grid, keys, strict=True) if key not in kept]
     found = dict(kept)
-    with closing(map_tasks(run_trial, missing, workers=workers, ray=ray)) as results:  # type: ignore[type-var]
+    with closing(map_tasks(run_point, missing, workers=workers, ray=ray)) as results:  # type: ignore[type-var]
         for point in results:
             found[point["key"]] = point
             if keep is not None:
@@ -143,18 +147,46 @@ def _append(keep: Path, point: Point) -> None:
 
 
 def _read_kept(keep: Path) -> dict[str, Point]:
-    """Results of before; a last line that an interruption cut is run again."""
+    """Results of before; a last line that an interruption cut is run again.
+
+    Raises:
+        BadInput: the file holds something else; it is left as it is.
+    """
     if not keep.exists():
         return {}
-    text = keep.read_text(encoding="utf-8")
-    if text and not text.endswith("\n"):
-        text = text[: text.rfind("\n") + 1]
-        keep.write_text(text, encoding="utf-8")
+    if not keep.is_file():
+        raise BadInput(f"{keep}: is no file. Name one that results can be kept in.")
     try:
-        points = [json.loads(line) for line in text.splitlines()]
-        return {point["key"]: point for point in points}
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{keep}: no results of a search are in it ({error}). Name another file.") from error
+        text = keep.read_text(encoding="utf-8")
+        whole, cut = text[: text.rfind("\n") + 1], text[text.rfind("\n") + 1 :]
+        points = [_read_point(line) for line in whole.splitlines()]
+        if not (cut.startswith(_BEGINNING) or _BEGINNING.startswith(cut)):
+            _refuse(f"its last line begins with {cut[:20]!r}")
+    except (ValueError, RecursionError) as error:
+        raise BadInput(
+            f"{keep}: holds something else than results of a search ({error}). Name another file."
+        ) from error
+    if cut:
+        keep.write_text(whole, encoding="utf-8")
+    return {point["key"]: point for point in points}
+
+
+def _read_point(line: str) -> Point:
+    point = json.loads(line, parse_constant=lambda name: _refuse(f"{name} is no number"))
+    parts = ("figures", "low", "high")
+    if not (isinstance(point, dict) and {*_PARTS, *parts} <= point.keys() and isinstance(point["key"], str)):
+        _refuse("a line is no point")
+    for part in parts:
+        figures = point[part]
+        if not isinstance(figures, dict) or not all(
+            isinstance(figures.get(" ".join(key), ""), float | int | None) for key in KEPT
+        ):
+            _refuse(f"a point's {part} are not those of this version")
+    return dict(point)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)
 
 
 def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:

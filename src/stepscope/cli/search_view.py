@@ -29,7 +29,10 @@ def search_sections(document: Document) -> list[Section]:
     lines = [
         f"load: {document['load']['requests']:,} requests, {document['load']['source']}",
         f"grid: {', '.join(document['over'])}; fixed: {', '.join(document['fixed']) or 'nothing else'}",
-        f"{len(points)} points, {num_run} ran [simulated]; the intervals of their figures: --format json",
+        (
+            f"{len(points)} points, {num_run} ran [simulated], times in seconds; the intervals of their figures: "
+            "--format json"
+        ),
     ]
     title = f"Search: {document['model']} on {document['hardware']}"
     best = Section(

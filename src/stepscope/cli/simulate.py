@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.answers.recorded_load import read_measured
+from stepscope.answers.recorded_load import read_measured_times
 from stepscope.answers.whatif import compare_latencies
 from stepscope.cli.load_options import (
     OutputLenOption,
@@ -77,8 +77,16 @@ def simulate(
     utilisation: Annotated[float, typer.Option(help="Share of the device's memory that the engine takes.")] = 0.9,
     tp: Annotated[int, Size] = 1,
     ep: Annotated[int, Size] = 1,
+    dp: Annotated[int, Size] = 1,
     pp: Annotated[int, Size] = 1,
     cp: Annotated[int, Size] = 1,
+    prefill_engines: Annotated[int, typer.Option(min=0, help="Engines that only prefill; with --decode-engines.")] = 0,
+    decode_engines: Annotated[int, typer.Option(min=0, help="Engines that only decode; KV is sent to them.")] = 0,
+    policy: Annotated[str, typer.Option(help="Whose scheduler: vllm or sglang.")] = "vllm",
+    speculative_tokens: Annotated[int, typer.Option(min=0, help="Drafts of a decode row in each step.")] = 0,
+    acceptance: Annotated[
+        str | None, typer.Option(help="Accepted share of each draft position, as 0.8/0.6, or one chance for all.")
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="dtype of the projections (default: the checkpoint's).")] = None,
     experts: Annotated[str | None, typer.Option(help="dtype of the routed experts (default: as --weights).")] = None,
     kv: Annotated[str, typer.Option(help="Layout of the KV cache.")] = "bf16",
@@ -101,7 +109,7 @@ def simulate(
         workload, rate=rate, requests=requests, prompt_len=prompt_len, output_len=output_len, seed=seed
     )
     deployment = Deployment(
-        plan=ParallelPlan(tp=tp, ep=ep, pp=pp, cp=cp),
+        plan=ParallelPlan(tp=tp, dp=dp, ep=ep, pp=pp, cp=cp),
         weights=weights,
         experts=experts,
         kv=kv,
@@ -118,12 +126,17 @@ def simulate(
         async_scheduling=async_,
         host_s=host_s,
         utilisation=utilisation,
+        speculative_tokens=speculative_tokens,
+        prefill_engines=prefill_engines,
+        decode_engines=decode_engines,
+        policy=policy,
     )
     served = Served(model=model, hardware=hardware, deployment=deployment)
     fitted = None if calibration is None else read_calibration(calibration)
     whole = Scenario(requests=load, engine=engine, served=served, calibration=fitted)
-    scenario = with_settings(whole, settings or ())
-    measured = None if compare is None else read_measured(compare)
+    said = [] if acceptance is None else [f"acceptance={acceptance}"]
+    scenario = with_settings(whole, [*said, *(settings or ())])
+    measured = None if compare is None else read_measured_times(compare)
     outcome = run_scenario(scenario)
     document = to_simulation_document(outcome, make_limits(ttft, tpot), told)
     if measured is not None:
@@ -154,11 +167,11 @@ def make_limits(ttft: float | None, tpot: float | None) -> Limits:
     """What a good request keeps within.
 
     Raises:
-        BadInput: a limit that is not above 0.
+        BadInput: a limit that is no number above 0.
     """
     for name, value in (("--ttft", ttft), ("--tpot", tpot)):
-        if value is not None and not value > 0:
-            raise BadInput(f"{name} {value}: a limit in seconds, above 0, was expected.")
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{name} {value}: a limit in seconds, above 0, was expected. Leave it out for none.")
     return Limits(ttft_s=ttft, tpot_s=tpot)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import stepscope
 from stepscope.report.section import Grid, Section
-from stepscope.simulate.step_parts import find_step_bound
+from stepscope.simulate.step_shares import find_step_bound
 from stepscope.simulate.summary import BINDING, LATENCIES, STATISTICS, find_binding, find_figures, name_binding
 from stepscope.units import UNKNOWN, show_fraction
 
@@ -35,7 +35,7 @@ TOTALS = {
     "duration": "seconds, first arrival to last output",
     "steps": "engine steps",
     "preemptions": "preemptions",
-    "prefix_hit_share": "prompt tokens found in the prefix cache",
+    "prefix_hit_share": "prefix hits, share of the prompt tokens",
 }
 
 
@@ -52,7 +52,13 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "hardware": None if served is None else served.hardware,
         "plan": None if served is None else asdict(served.deployment.plan),
         "load": {"source": load, "requests": len(outcome.scenario.requests)},
-        "rules": asdict(outcome.rules) | {"host_s": costs.shown.host_s},
+        "rules": to_rules(outcome),
+        "layout": {
+            "prefill_engines": outcome.scenario.engine.prefill_engines,
+            "decode_engines": outcome.scenario.engine.decode_engines,
+            "devices": outcome.num_devices,
+            "dummy_steps": outcome.shown.num_dummy_steps,
+        },
         "memory": None if outcome.memory is None else _memory(outcome.memory),
         "cost": {
             "source": costs.source,
@@ -68,6 +74,18 @@ def to_simulation_document(outcome: Outcome, limits: Limits, load: str) -> Docum
         "step_bound": find_step_bound(outcome),
         "compared": None,
         "figures": [asdict(figure) for figure in find_figures(outcome, limits)],
+    }
+
+
+def to_rules(outcome: Outcome) -> Document:
+    """The engine's options as they were used, by vLLM's names."""
+    engine = outcome.scenario.engine
+    drafts = getattr(outcome.rules, "drafts", None)
+    return asdict(engine) | {
+        "num_blocks": outcome.num_blocks,
+        "max_model_len": outcome.rules.max_model_len,
+        "host_s": outcome.costs.shown.host_s,
+        "drafting": drafts.method if engine.speculative_tokens and drafts is not None else None,
     }
 
 
@@ -136,6 +154,7 @@ def _setup_lines(document: Document) -> list[str]:
             f"{rules['block_size']} tokens, {mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
         ),
     ]
+    lines += _layout_lines(document)
     memory = document["memory"]
     if memory is not None:
         lines.append(
@@ -144,6 +163,27 @@ def _setup_lines(document: Document) -> list[str]:
             f"states {memory['reserved_bytes'] / _GIB:.1f} = {memory['kv_bytes'] / _GIB:.1f} GiB of KV at "
             f"{memory['token_bytes']:,.0f} bytes a token [modelled; the engine's own count: --num-blocks]"
         )
+    return lines
+
+
+def _layout_lines(document: Document) -> list[str]:
+    layout, rules = document["layout"], document["rules"]
+    lines = []
+    if layout["prefill_engines"]:
+        lines.append(
+            f"{layout['prefill_engines']} prefill and {layout['decode_engines']} decode engines, {layout['devices']} "
+            "devices; KV goes over the scale-out links, one transfer at a time from each engine"
+        )
+    if layout["dummy_steps"]:
+        lines.append(f"{layout['dummy_steps']:,} steps in which every rank ran a dummy")
+    if rules["speculative_tokens"]:
+        rates = "/".join(f"{rate:g}" for rate in rules["acceptance"])
+        cost = (
+            "its passes are in the step times" if rules["drafting"] == "mtp" else "drafting itself costs nothing here"
+        )
+        lines.append(f"{rules['speculative_tokens']} drafts a row, accepted {rates}; by {rules['drafting']}: {cost}")
+    if rules["policy"] == "sglang":
+        lines.append("SGLang's policy: chunk is chunked_prefill_size, max_num_seqs max_running_requests")
     return lines
 
 
@@ -189,7 +229,7 @@ def _total_grid(figures: dict[tuple[str, str], Document]) -> Grid:
 def _binding_lines(document: Document) -> tuple[str, ...]:
     shares = document["binding"]
     if shares is None:
-        return ("what binds is not known: no steps were kept",)
+        return ("what binds is not known: no steps were kept, or they took no time",)
     listed = ", ".join(f"{name} {show_fraction(share)}" for name, share in shares.items() if share >= 0.0005)
     name = document["binding_resource"]
     lines = (f"what binds: {name} ({BINDING[name]}); of the run's time: {listed}",)

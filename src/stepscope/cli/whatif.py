@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,24 +11,25 @@ import typer
 
 import stepscope
 from stepscope.answers.recorded_load import RecordedLoad, read_recorded_load
-from stepscope.answers.whatif import beyond, compare_latencies, find_differences
-from stepscope.calibrate.measured import in_order, steps_of_stream, steps_of_table
+from stepscope.answers.whatif import beyond, compare_latencies, find_figure_changes
+from stepscope.calibrate.measured import steps_of_table
+from stepscope.calibrate.recording import NOT_RECORDED, RecordedSteps, day_of, read_recorded_steps, source_of
 from stepscope.calibrate.steps import About, Modelled, calibrate_steps
 from stepscope.cli.join import StepLogFolder
 from stepscope.cli.options import read_trace
 from stepscope.cli.predict import Size
 from stepscope.cli.predict_view import write_view
 from stepscope.cli.simulate import CalibrationOption, FormatOption, TpotLimit, TtftLimit, make_limits, with_settings
+from stepscope.cli.simulate_view import to_rules
 from stepscope.cli.tabular import TableFormat
 from stepscope.cli.whatif_view import calibration_sections, whatif_sections
-from stepscope.cost.calibration import Source
 from stepscope.cost.calibration_file import read_calibration, write_calibration
 from stepscope.cost.hardware import load_hardware
 from stepscope.errors import BadInput, CheckFailed
 from stepscope.models.hf_config import read_model
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
-from stepscope.readers.step_log import read_step_log
+from stepscope.readers.step_log import holds_step_log
 from stepscope.record.step_log import SUFFIX
 from stepscope.simulate.scenario import Outcome, Scenario, run_scenario
 from stepscope.simulate.settings import find_setting, split_setting
@@ -40,7 +39,6 @@ from stepscope.steps.step import find_steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.calibrate.measured import MeasuredStep
     from stepscope.cost.calibration import Calibration
 
 SCHEMA = "stepscope.whatif/1"
@@ -122,27 +120,24 @@ def fit_run(
             deployment=served.deployment,
             cost="model" if cost is CalibratedOn.model else "bound",
         )
-    steps, files, engine = _measured(run, steps_log)
+    recorded = _read_steps(run, steps_log)
     about = About(
         name=run.name.removesuffix(SUFFIX) or "run",
         model=served.model if served else "not named",
         hardware=served.hardware if served else None,
-        engine=engine,
-        engine_version="not recorded",
-        source=_source(files),
+        engine=recorded.engine,
+        engine_version=recorded.engine_version,
+        source=recorded.source,
         plan=plan,
     )
-    return calibrate_steps(in_order(steps), about, modelled)
+    return calibrate_steps(recorded.steps, about, modelled)
 
 
-def _measured(run: Path, steps_log: Path | None) -> tuple[Sequence[MeasuredStep], list[Path], str]:
+def _read_steps(run: Path, steps_log: Path | None) -> RecordedSteps:
     """Steps with their times: of the scheduler's log where there is one, else of the trace's first rank."""
-    log = steps_log or (run if _has_log(run) else None)
+    log = steps_log or (run if holds_step_log(run) else None)
     if log is not None:
-        streams = read_step_log(log).schedulers
-        files = [log] if log.is_file() else sorted(log.rglob(f"*{SUFFIX}"))
-        engine = str(streams[0].header.get("engine") or "not recorded") if streams else "not recorded"
-        return [step for stream in streams for step in steps_of_stream(stream)], files, engine
+        return read_recorded_steps(log)
     trace = read_trace(str(run))
     tables = [(store, find_steps(store)) for store in trace.stores]
     found = next(((store, table) for store, table in tables if table.counted), None)
@@ -150,19 +145,12 @@ def _measured(run: Path, steps_log: Path | None) -> tuple[Sequence[MeasuredStep]
         raise BadInput(f"{run}: no engine step is in it. Name a trace with step annotations, or a step log.")
     place = Path(found[0].origin.path)
     files = [place] if place.is_file() else sorted(path for path in run.rglob("*") if path.is_file())
-    return steps_of_table(found[1]), files, str(found[0].origin.metadata.get("engine") or "not recorded")
-
-
-def _has_log(run: Path) -> bool:
-    return run.suffix == SUFFIX or (run.is_dir() and any(run.rglob(f"*{SUFFIX}")))
-
-
-def _source(files: Sequence[Path]) -> Source:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
-    day = datetime.fromtimestamp(max(file.stat().st_mtime for file in files), UTC).date()
-    return Source(files=tuple(file.name for file in files), content_hash=digest.hexdigest(), date=day.isoformat())
+    return RecordedSteps(
+        steps=steps_of_table(found[1]),
+        engine=str(found[0].origin.metadata.get("engine") or NOT_RECORDED),
+        engine_version=NOT_RECORDED,
+        source=source_of(files, day_of(files)),
+    )
 
 
 def whatif(
@@ -189,7 +177,7 @@ def whatif(
     format_: FormatOption = TableFormat.text,
 ) -> None:
     """Simulate a recorded run again, first as it was, then changed: the difference with its interval, or a refusal."""
-    if not within > 0:
+    if not 0 < within < float("inf"):
         raise BadInput(f"--within {within}: a fraction above 0 was expected, such as 0.2.")
     for text in (*(settings or ()), *(as_recorded or ())):
         find_setting(split_setting(text)[0])  # before anything is read or run
@@ -209,7 +197,7 @@ def whatif(
         "notes": [*load.notes, *note, *before.costs.notes],
         "cost": before.costs.source,
         "interval": before.costs.kind,
-        "rules": asdict(before.rules) | {"host_s": before.costs.shown.host_s},
+        "rules": to_rules(before),
         "within": within,
         "reproduced": [asdict(row) | {"error": row.error} for row in reproduced],
         "is_reproduced": not off,
@@ -218,7 +206,7 @@ def whatif(
     }
     if not off and settings:
         after = run_scenario(_changed(before.scenario, settings), steps="none")
-        document["figures"] = [asdict(row) for row in find_differences(before, after, limits)]
+        document["figures"] = [asdict(row) for row in find_figure_changes(before, after, limits)]
     write_view(document, document["figures"] or document["reproduced"], format_, None, whatif_sections)
     if off:
         told = ", ".join(f"{row.name} {row.statistic} {_percent(row.error)}" for row in off)
@@ -255,7 +243,7 @@ def _simulate_as_recorded(
         for is_async in (True, False)
     ]
     chosen = min(both, key=lambda outcome: _distance(outcome, load))
-    mode = "async" if chosen.rules.async_scheduling else "synchronous"
+    mode = "async" if chosen.scenario.engine.async_scheduling else "synchronous"
     note = (
         f"whether scheduling was async is not logged: {mode} gives the latencies back better (to say which it was: "
         "--as-recorded async_scheduling=on or off)"

@@ -86,6 +86,7 @@ def calibration_sections(document: Document) -> list[Section]:
         ),
         *(f"left out: {count} steps, {why}" for why, count in document["left_out"].items()),
         *(f"not told apart by these steps, one factor: {', '.join(group)}" for group in document["tied"]),
+        "families: measured / modelled seconds; fixed and host_s: seconds; low to high: the 90 % interval [modelled]",
         f"written: {document['file']}",
     ]
     numbers = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from math import exp, log
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.cost.families import FAMILIES
@@ -18,6 +19,7 @@ from stepscope.models.parallel import ParallelPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from random import Random
 
     from stepscope.batch import BatchShape, PhaseSums
     from stepscope.evidence import Grade
@@ -41,6 +43,7 @@ FIXED: dict[str, str] = {
 _BEND = re.compile(r"token_s_from_([1-9]\d*)")  # the seconds of a token beyond that many; token_s ends there
 PHASES = ("prefill", "decode", "mixed")
 RANGED = ("tokens", "requests", "kv_len")
+_Z90 = 1.645  # normal deviate of an interval of 90 %
 
 
 def bend_name(tokens: int) -> str:
@@ -125,7 +128,7 @@ class Calibration:
     draws: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, factor in self.numbers.items():
+        for name, factor in (*self.numbers.items(), ("drift", self.drift)):
             if not 0 <= factor.low <= factor.value <= factor.high:
                 raise BadInput(
                     f"calibration {self.name}: {name} is {factor.value:g} in {factor.low:g} to {factor.high:g}; "
@@ -134,13 +137,29 @@ class Calibration:
         for name in self.fixed:
             if name not in FIXED and bend_of(name) is None:
                 raise BadInput(f"calibration {self.name}: unknown fixed cost '{name}'. Known: {', '.join(FIXED)}.")
-        unknown = sorted(set(self.families) - set(FAMILIES))
+        unknown = sorted({*self.families, *(name for group in self.tied for name in group)} - set(FAMILIES))
         if unknown:
             raise BadInput(f"calibration {self.name}: unknown family '{unknown[0]}'. Known: {', '.join(FAMILIES)}.")
         if (self.cost == "none") != (not self.families):
             raise BadInput(
                 f"calibration {self.name}: cost '{self.cost}' with {len(self.families)} families; a cost of 'none' has "
                 "none, every other has some."
+            )
+        if not self.drift.high > 0 or not any(
+            factor.value for factor in (*self.families.values(), *self.fixed.values())
+        ):
+            raise BadInput(f"calibration {self.name}: with its numbers every step takes 0 seconds. Fit it again.")
+        self._check_draws()
+
+    def _check_draws(self) -> None:
+        unknown = sorted(set(self.draws) - set(self.numbers))
+        if unknown:
+            raise BadInput(f"calibration {self.name}: draws of '{unknown[0]}'. Known: {', '.join(self.numbers)}.")
+        lengths = {len(values) for values in self.draws.values()}
+        if len(lengths) > 1:
+            raise BadInput(
+                f"calibration {self.name}: {min(lengths)} draws of one number and {max(lengths)} of another; a draw is "
+                "a refit, a value for each. Fit it again."
             )
 
     @property
@@ -171,6 +190,11 @@ class Calibration:
             host_s=at("host_s", self.host_s),
             draws={},
         )
+
+    def draw_speed(self, rng: Random) -> float:
+        """How slow a whole run may be: log-normal, with the drift's ends as its 5th and 95th percentile."""
+        low, high = log(max(self.drift.low, 1e-6)), log(self.drift.high)
+        return exp(rng.gauss((low + high) / 2, (high - low) / 2 / _Z90))
 
     def grade(self, shape: BatchShape) -> Grade:
         """What a prediction of it is: modelled inside the ranges that were fitted, extrapolated outside or unknown."""

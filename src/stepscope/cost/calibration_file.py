@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FORMAT = "stepscope-calibration"
 VERSION = 1
+_MOST = 1e300  # of any number: what a float64 holds, with room
+_MOST_SHOWN = 60  # characters of a wrong value
 _PLAN = ("tp", "dp", "ep", "pp", "cp")
 _TEXTS = ("name", "model", "engine", "engine_version", "cost")
 _TABLES = ("plan", "dtypes", "source", "families", "fixed", "ranges", "held_out", "left_out", "draws")
@@ -42,11 +44,17 @@ def read_calibration(path: str | Path) -> Calibration:
         BadInput: it cannot be read or breaks the format; the message says where.
     """
     place = Path(path).expanduser()
+    if place.exists() and not place.is_file():
+        raise BadInput(f"{place}: cannot be read (it is no file). Name a calibration file.")
     try:
         text = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{place}: cannot be read ({error}). Name a calibration file.") from error
+        raise BadInput(f"{place}: cannot be read ({_reason(error)}). Name a calibration file.") from error
     return parse_calibration(text, str(place))
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
 
 
 def parse_calibration(text: str, where: str) -> Calibration:
@@ -97,6 +105,8 @@ def write_calibration(calibration: Calibration, path: str | Path) -> None:
         BadInput: it cannot be written.
     """
     place = Path(path).expanduser()
+    if place.exists() and not place.is_file():
+        raise BadInput(f"{place}: cannot be written (it is there and is no file). Choose another path.")
     aside: Path | None = None
     try:
         with tempfile.NamedTemporaryFile(
@@ -200,14 +210,19 @@ def _text(value: Any, where: str) -> str:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise BadInput(f"{where}: expected a number of 0 or more, found {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        raise BadInput(f"{where}: expected a number of 0 to {_MOST:g}, found {_shown(value)}.")
     return float(value)
 
 
+def _shown(value: Any) -> str:
+    told = repr(value) if not isinstance(value, int) or abs(value) <= _MOST else "a larger one"
+    return told if len(told) <= _MOST_SHOWN else told[:_MOST_SHOWN] + "..."
+
+
 def _count(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadInput(f"{where}: expected a whole number of 0 or more, found {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise BadInput(f"{where}: expected a whole number of 0 to {_MOST:g}, found {_shown(value)}.")
     return value
 
 
@@ -237,7 +252,10 @@ def _held_out(value: Any, where: str) -> HeldOut:
 
 def _plan(table: Mapping[str, Any], where: str) -> ParallelPlan:
     _check_keys(table, set(_PLAN), set(), where)
-    return ParallelPlan(**{key: _count(value, f"{where}.{key}") for key, value in table.items()})
+    sizes = {key: _count(value, f"{where}.{key}") for key, value in table.items()}
+    if 0 in sizes.values():
+        raise BadInput(f"{where}: a parallel group has at least one rank.")
+    return ParallelPlan(**sizes)
 
 
 def _source(table: Mapping[str, Any], where: str) -> Source:

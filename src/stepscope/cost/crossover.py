@@ -210,7 +210,7 @@ def part_of(operator: Operator) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DecodeGrid:
+class DecodeBindings:
     """A decode step over batch x context (arrays of that shape). Times in seconds of the lower bound.
 
     `terms`: what each resource would need alone; `parts`: each part's share of the bound; `time_s`: the prediction.
@@ -240,7 +240,7 @@ class DecodeGrid:
 
 def decode_grid(
     operators: Sequence[Operator], cost: StepCost, batches: Sequence[int], context_lens: Sequence[int]
-) -> DecodeGrid:
+) -> DecodeBindings:
     """Arrange a priced grid: step i of the operators is batch i // len(context_lens), context i % len(context_lens)."""
     shape = (len(batches), len(context_lens))
 
@@ -254,7 +254,7 @@ def decode_grid(
         for name in TERMS:
             terms[name] += count * grid(getattr(priced.terms, f"{name}_s"))
     bound = np.broadcast_to(np.asarray(cost.bound).ravel(), (shape[0] * shape[1],)).reshape(shape)
-    return DecodeGrid(
+    return DecodeBindings(
         batches=tuple(batches),
         context_lens=tuple(context_lens),
         lower_bound_s=grid(cost.lower_bound_s),

@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.cost.crossover import (
     PARTS,
-    DecodeGrid,
+    DecodeBindings,
     ExpertCrossover,
     GemmCrossover,
     Weight,
@@ -135,7 +135,7 @@ def _decode(
     deployment: Deployment,
     batches: Sequence[int],
     contexts: Sequence[int],
-) -> tuple[Sequence[Operator], DecodeGrid]:
+) -> tuple[Sequence[Operator], DecodeBindings]:
     lengths = [batch for batch in batches for _ in contexts]
     rows = StepRows.from_arrays(
         query_len=np.ones(sum(lengths), dtype=np.int64),
@@ -176,7 +176,7 @@ def _expert_entry(found: ExpertCrossover) -> dict[str, Any]:
     }
 
 
-def _decode_entry(grid: DecodeGrid) -> dict[str, Any]:
+def _decode_entry(grid: DecodeBindings) -> dict[str, Any]:
     leading = grid.leading_part
     cells = [
         {

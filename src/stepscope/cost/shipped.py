@@ -33,5 +33,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadInput(f"{where}: not TOML ({error}).") from error
+    except ValueError as error:  # a number too long, a date that is none
         raise BadInput(f"{where}: not TOML ({error}).") from error

@@ -200,6 +200,16 @@ class StepLog:
         return tuple(stream for stream in self.streams if stream.role == "worker")
 
 
+def log_files(path: Path) -> list[Path]:
+    """The files of a log: the file itself, or all step logs below a folder."""
+    return [path] if path.is_file() else sorted(path.rglob(f"*{SUFFIX}"))
+
+
+def holds_step_log(path: Path) -> bool:
+    """Whether it is a step log or a folder with one, by name."""
+    return path.suffix == SUFFIX or (path.is_dir() and any(path.rglob(f"*{SUFFIX}")))
+
+
 def read_step_log(path: Path) -> StepLog:
     """Read a file or a folder.
 
@@ -208,9 +218,8 @@ def read_step_log(path: Path) -> StepLog:
     """
     losses = LossLog()
     try:
-        files = [path] if path.is_file() else sorted(path.rglob(f"*{SUFFIX}"))
         parts: dict[str, _Parts] = {}
-        for file in files:
+        for file in log_files(path):
             _read_file(file, parts, losses)
     except OSError as error:
         raise BadInput(f"{error.filename or path}: cannot be read ({error.strerror}). Check the path.") from error

@@ -12,6 +12,7 @@ import stepscope
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from stepscope.answers.cause import Cause
     from stepscope.answers.compare import Compared, Comparison
     from stepscope.answers.kernels import KernelChange
     from stepscope.answers.noise import Delta, Estimate
@@ -34,6 +35,10 @@ def to_comparison_document(comparison: Comparison) -> Document:
         "a": comparison.source_a,
         "b": comparison.source_b,
         "kv_tolerance": comparison.kv_tolerance,
+        "cause": {
+            "headline": str(comparison.causes.headline),
+            "named": [_cause(cause) for cause in comparison.causes.named],
+        },
         "verdict": {
             "status": comparison.verdict.status,
             "sentences": [str(m) for m in comparison.verdict.sentences],
@@ -57,6 +62,21 @@ def to_comparison_document(comparison: Comparison) -> Document:
         ],
         "families": [_whole(family) for family in comparison.families],
         "messages": _messages(comparison),
+    }
+
+
+def _cause(cause: Cause) -> Document:
+    return {
+        "kind": cause.kind,
+        "rank": cause.rank,
+        "category": cause.category,
+        "family": cause.family,
+        "function": cause.function,
+        "delta_ns": cause.delta_ns,
+        "num_pairs": cause.num_pairs,
+        "sentences": [str(m) for m in cause.sentences],
+        "not_shown": str(cause.not_shown),
+        "grade": cause.grade,
     }
 
 
@@ -149,7 +169,8 @@ def _one(estimate: Estimate | None) -> Document | None:
 
 def _messages(comparison: Comparison) -> Document:
     """Every sentence with the template and values that it was made from, for other languages."""
-    said: list[Message] = [*comparison.verdict.sentences, *comparison.verdict.record_with]
+    said: list[Message] = [comparison.causes.headline, *comparison.verdict.sentences, *comparison.verdict.record_with]
+    said += [m for cause in comparison.causes.named for m in (*cause.sentences, cause.not_shown)]
     said += [d.text for d in comparison.differences]
     said += [u.reason for u in comparison.unmatched]
     said += [m for c in comparison.workloads for m in (c.workload.label, *c.conclusion.sentences)]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SHOWN = 12  # families and kernels of a workload
 SHOWN_WORKLOADS = 4  # in detail, the largest differences first
 SHOWN_UNMATCHED = 20
+SHOWN_CAUSES = 4
 _NAME_CHARS = 48
 EFFECTS = {
     "path": "ANOTHER PATH",
@@ -44,6 +45,7 @@ def _sections(document: Document, tr: Translator) -> list[Section]:
     largest = sorted(document["workloads"], key=lambda w: -abs(w["wall"]["delta_ns"]))[:SHOWN_WORKLOADS]
     workloads = [s for w in largest for s in (_times(w, tr), _kernels(w, tr))]
     return [
+        _causes(document, tr),
         _differences(document, tr),
         _verdict(document, tr),
         _matched(document, tr),
@@ -51,6 +53,21 @@ def _sections(document: Document, tr: Translator) -> list[Section]:
         *([_whole(document, tr)] if document["families"] else []),
         _unmatched(document, tr),
     ]
+
+
+def _causes(document: Document, tr: Translator) -> Section:
+    named = document["cause"]["named"]
+    if not named:
+        return Section(title=tr("Cause"), lines=(tr(document["cause"]["headline"]),))
+    lines = []
+    for number, cause in enumerate(named[:SHOWN_CAUSES], 1):
+        first, *more = (tr(sentence) for sentence in cause["sentences"])
+        lines.append(f"{number}. {first}  [{tr(cause['grade'])}]")
+        lines += [f"   {sentence}" for sentence in more]
+        lines.append(tr("   does not show {what}").format(what=tr(cause["not_shown"])))
+    if len(named) > SHOWN_CAUSES:
+        lines.append(tr("... and {count} more").format(count=len(named) - SHOWN_CAUSES))
+    return Section(title=tr("Causes, the largest first"), lines=tuple(lines))
 
 
 def _differences(document: Document, tr: Translator) -> Section:

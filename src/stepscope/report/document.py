@@ -13,6 +13,7 @@ from stepscope.answers.findings import find_findings
 from stepscope.answers.lateness import explain_lateness, skew_by_step, total_balance_ns
 from stepscope.answers.questions import answer_questions
 from stepscope.evidence import GRADES
+from stepscope.join.graph_shapes import find_shapes, say_shapes, shapes_document
 from stepscope.report.against_model import to_model_document
 from stepscope.report.details import step_families, step_kernels
 from stepscope.report.tables import family_rows, part_rows, signal_rows, step_rows
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from stepscope.answers.account import Account, RankAccount
     from stepscope.answers.against_model import AgainstModel
-    from stepscope.answers.findings import Finding
+    from stepscope.answers.finding import Finding
     from stepscope.answers.lateness import Lateness
     from stepscope.answers.questions import Answer
     from stepscope.evidence import Grade
@@ -47,6 +48,8 @@ def to_document(account: Account, against: AgainstModel | None = None) -> dict[s
 
 
 def _document(account: Account, answers: Sequence[Answer], findings: Sequence[Finding]) -> dict[str, Any]:
+    shapes = find_shapes([rank.store for rank in account.ranks], ())
+    in_graphs = say_shapes(shapes, has_capture=False)
     return {
         "schema": SCHEMA,
         "version": stepscope.__version__,
@@ -83,7 +86,8 @@ def _document(account: Account, answers: Sequence[Answer], findings: Sequence[Fi
             }
             for f in findings
         ],
-        "messages": _messages(account, answers, findings),
+        "graph_shapes": shapes_document(shapes, has_capture=False),
+        "messages": _messages(account, answers, findings) | to_message_table(filter(None, [in_graphs])),
     }
 
 

@@ -17,6 +17,7 @@ Document = dict[str, Any]
 
 WIDTH = 118
 MAX_STEPS = 24
+MAX_SHAPES = 16
 TOP_FAMILIES = 12
 STATUS = {"answered": "answered", "partial": "answered in part", "refused": "REFUSED"}
 LANE = {
@@ -58,7 +59,7 @@ def to_table_text(rows: Sequence[Document], names: Sequence[str] | None = None, 
 def _sections(document: Document, tr: Translator) -> list[Section]:
     makers = (_trust, _steps_line, _budget, _findings, _families, _signals, _questions, _step_table)
     sections = [make(document, tr) for make in makers]
-    return [*sections[:-1], *model_sections(document, tr), sections[-1]]
+    return [*sections[:-1], *model_sections(document, tr), sections[-1], *_graph_shapes(document, tr)]
 
 
 def _rank(value: int | None, tr: Translator) -> str:
@@ -253,6 +254,20 @@ def _step_table(document: Document, tr: Translator) -> Section:
     names = ("rank", ">step", "phase", ">tokens", ">prefill q", ">decode", ">kv", ">window")
     columns = _titles((*names, *(f">{category}" for category in CATEGORIES)), tr)
     return Section(title=tr("Step by step"), lines=tuple(lines), grid=Grid(columns=columns, rows=cells))
+
+
+def _graph_shapes(document: Document, tr: Translator) -> list[Section]:
+    """What kernels inside graphs compute; nothing where no graph ran."""
+    found = document["graph_shapes"]
+    if found["text"] is None:
+        return []
+    names = ("operation", "shapes", ">kernels", ">total")
+    rows = tuple(
+        (row["op"], row["dims"] or UNKNOWN, show_count(row["kernels"]), show_ns(row["total_ns"]))
+        for row in found["rows"][:MAX_SHAPES]
+    )
+    grid = Grid(columns=_titles(names, tr), rows=rows) if rows else None
+    return [Section(title=tr("Kernels inside graphs"), lines=(tr(found["text"]),), grid=grid)]
 
 
 def _kv(row: Document) -> int | None:

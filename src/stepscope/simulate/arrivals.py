@@ -57,7 +57,7 @@ class Arrivals:
         self._followers: dict[str, list[int]] = {}
         for sequence, request in enumerate(requests):
             if request.after is None:
-                self._events.append((to_ticks(request.arrival_s), _ARRIVES, sequence))
+                self._events.append((to_ticks(request.arrival_s, "an arrival"), _ARRIVES, sequence))
             else:
                 self._followers.setdefault(request.after, []).append(sequence)
         heapq.heapify(self._events)

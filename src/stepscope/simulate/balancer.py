@@ -19,6 +19,7 @@ from stepscope.simulate.request import block_keys
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stepscope.simulate.policy import Policy
     from stepscope.simulate.request import Request
 
 LoadFormula = Literal["in_flight", "waiting_x4"]
@@ -32,6 +33,16 @@ class RankLoad:
     num_running: int
     kv_usage: float
     num_inside: int
+
+    @classmethod
+    def of(cls, policy: Policy, *, num_blocks: int, num_inside: int) -> RankLoad:
+        """Of a scheduler whose cache has `num_blocks` in all."""
+        return cls(
+            num_waiting=policy.num_waiting,
+            num_running=policy.num_running,
+            kv_usage=1 - policy.num_free_blocks / num_blocks if num_blocks else 0.0,
+            num_inside=num_inside,
+        )
 
 
 class Chooser(Protocol):

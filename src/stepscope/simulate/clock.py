@@ -6,11 +6,10 @@ six days of ticks; Python's own hold any.
 
 from __future__ import annotations
 
-from math import isfinite
-
 from stepscope.errors import BadInput
 
 TICKS_PER_S = 1 << 44
+MOST_S = 1e12  # 30,000 years: beyond, a float64 no longer tells ticks apart, nor a reader runs
 
 
 def to_ticks(seconds: float, name: str = "a time") -> int:
@@ -20,10 +19,10 @@ def to_ticks(seconds: float, name: str = "a time") -> int:
     True
 
     Raises:
-        BadInput: not a number of 0 or more.
+        BadInput: not a number of 0 to MOST_S.
     """
-    if not (isfinite(seconds) and seconds >= 0):
-        raise BadInput(f"{name} is {seconds}: give 0 or more seconds.")
+    if not 0 <= seconds <= MOST_S:
+        raise BadInput(f"{name} is {seconds}: give 0 or more seconds, at most {MOST_S:g}.")
     return round(seconds * TICKS_PER_S)
 
 

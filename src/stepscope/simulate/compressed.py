@@ -1,21 +1,20 @@
 """Compressed: requests, rules and a StepTime -> the times of every request by the event loop, or why it cannot.
 
 It holds for requests that come in order, share no text that the cache could find, and are never preempted. Its answer
-is the engine's to the tick; where it has none, the engine simulates. `Columns` are made once for many runs.
+is the engine's to the tick; where it has none, the engine simulates. `RequestColumns` are made once for many runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import fsum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from stepscope.latency import RequestTimes, Spread, percentile
+from stepscope.latency import RequestTimes, Spread, spread_of_ascending
 from stepscope.simulate.clock import TICKS_PER_S, to_seconds, to_ticks
-from stepscope.simulate.compiled import LAST_TICK, holds_in_64_bits, load_loop
-from stepscope.simulate.event_loop import DONE, REASONS, TOO_LONG, Demand, Found, Limits, run_events
+from stepscope.simulate.compiled import Sizes, last_tick, load_loop
+from stepscope.simulate.event_loop import DONE, REASONS, TOO_LONG, Demand, Found, LoopRules, run_events
 from stepscope.simulate.request import block_keys
 from stepscope.simulate.sarathi import SarathiRules
 from stepscope.simulate.scheduler import SchedulerRules
@@ -35,7 +34,7 @@ COMPILED_FROM = 20_000  # requests from which on the compiled loop is worth load
 _ANY_TICKS = 1 << 100  # beyond any run, for Python's integers
 
 
-class Columns:
+class RequestColumns:
     """A workload as columns, for as many runs as one likes; who follows whom must be known to be no circle."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
@@ -45,15 +44,20 @@ class Columns:
         told = [request.max_tokens or request.output_len for request in self.requests]
         self._told = np.array(told, dtype=np.int64)
         self._arrival = _ticks([request.arrival_s for request in self.requests])
+        self._is_follower = np.array([request.after is not None for request in self.requests], dtype=bool)
         self._followers = self._find_followers()
         self._demands: dict[tuple[int, bool], Demand] = {}
-        self.longest = int((self._prompt + self._told).max(initial=0))
-        self.latest = int(self._arrival.max()) if self.requests else 0
-        self.num_tokens = int(self._prompt.sum() + self._told.sum())
+        self.sizes = Sizes(
+            count=len(self.requests),
+            num_tokens=int(self._prompt.sum() + self._told.sum()),
+            longest=int((self._prompt + self._told).max(initial=0)),
+            latest=int(self._arrival.max(initial=0)),
+            longest_wait=int(self._arrival[self._is_follower].max(initial=0)),
+        )
 
     def demand(self, max_model_len: int, *, are_arrays: bool) -> Demand:
         """What the event loop is given: lengths end at the model's limit. Arrays of 64-bit integers, or lists."""
-        limit = min(max_model_len, self.longest)
+        limit = min(max_model_len, self.sizes.longest)
         found = self._demands.get((limit, are_arrays))
         if found is None:
             arrays = self._demand(limit)
@@ -80,7 +84,7 @@ class Columns:
     def _demand(self, limit: int) -> Demand:
         room = limit - self._prompt
         output = np.minimum(self._output, room)
-        leads = np.flatnonzero([request.after is None for request in self.requests])
+        leads = np.flatnonzero(~self._is_follower)
         order = leads[np.argsort(self._arrival[leads], kind="stable")]
         return Demand(
             arrival=self._arrival,
@@ -95,7 +99,7 @@ class Columns:
     def _find_followers(self) -> Integers:
         """Of each request the first that follows it, and the next that follows the same one."""
         found = np.full((2, len(self.requests)), -1, dtype=np.int64)
-        followers = [place for place, request in enumerate(self.requests) if request.after is not None]
+        followers = np.flatnonzero(self._is_follower).tolist()
         places = {request.request_id: place for place, request in enumerate(self.requests)} if followers else {}
         for place in followers:
             leader = places[self.requests[place].after or ""]
@@ -106,7 +110,7 @@ class Columns:
 def _ticks(seconds: list[float]) -> Any:
     """`to_ticks` of each; as Python's integers where 64 bits do not hold them."""
     ticks = np.rint(np.array(seconds, dtype=np.float64) * TICKS_PER_S)
-    if ticks.max(initial=0) < LAST_TICK:
+    if ticks.max(initial=0) < 2.0**63:
         return ticks.astype(np.int64)
     return np.array([to_ticks(each) for each in seconds], dtype=object)
 
@@ -156,11 +160,12 @@ class CompressedRun:
         output = np.asarray(self.output_len, dtype=np.int64)
         is_long = output > 1
         tpot = (last[is_long] - first[is_long]) / (output[is_long] - 1)
-        return {"ttft_s": _spread(first - arrival), "tpot_s": _spread(tpot), "e2el_s": _spread(last - arrival)}
+        values = {"ttft_s": first - arrival, "tpot_s": tpot, "e2el_s": last - arrival}
+        return {name: spread_of_ascending(np.sort(each).tolist()) for name, each in values.items()}
 
 
 def run_columns(
-    columns: Columns, rules: Rules, cost: StepTime, *, host: int = 0, compiled: bool | None = None
+    columns: RequestColumns, rules: Rules, cost: StepTime, *, host: int = 0, compiled: bool | None = None
 ) -> CompressedRun | str:
     """The outcome, or why the engine has to simulate request by request.
 
@@ -171,17 +176,20 @@ def run_columns(
         host: ticks of the host's work per step.
         compiled: use the compiled loop; None: where numba is installed and the workload is large.
     """
-    limits = _limits(columns, rules, host)
-    if isinstance(limits, str):
-        return limits
+    loop_rules = _to_loop_rules(columns, rules, host)
+    if isinstance(loop_rules, str):
+        return loop_rules
     count = len(columns.requests)
     status = TOO_LONG
     if count >= COMPILED_FROM if compiled is None else compiled:
-        status, found = _run_compiled(columns, rules, cost, limits)
+        status, found = _run_compiled(columns, rules, cost, loop_rules)
     if status == TOO_LONG:
         found = Found([0] * count, [0] * count, [0] * count, [0, 0, 0])
-        demand, times = columns.demand(rules.max_model_len, are_arrays=False), cost.columns(min(limits.seats, count))
-        status = run_events(demand, limits, times, found)
+        demand, times = (
+            columns.demand(rules.max_model_len, are_arrays=False),
+            cost.columns(min(loop_rules.seats, count)),
+        )
+        status = run_events(demand, loop_rules, times, found)
     if status != DONE:
         return REASONS[status]
     num_steps, num_tokens, end = (int(total) for total in found.totals)
@@ -196,22 +204,22 @@ def run_columns(
     )
 
 
-def _run_compiled(columns: Columns, rules: Rules, cost: StepTime, limits: Limits) -> tuple[int, Found]:
+def _run_compiled(columns: RequestColumns, rules: Rules, cost: StepTime, loop_rules: LoopRules) -> tuple[int, Found]:
     """The compiled loop's status; TOO_LONG also where there is none."""
     count = len(columns.requests)
-    most_rows = min(limits.seats, count)
+    most_rows = min(loop_rules.seats, count)
     found = Found(*(np.zeros(size, dtype=np.int64) for size in (count, count, count, 3)))
-    sizes = {"latest": columns.latest, "longest": columns.longest, "num_tokens": columns.num_tokens, "count": count}
-    loop = load_loop() if holds_in_64_bits(limits, cost.columns(most_rows), **sizes) else None
+    last = last_tick(loop_rules, cost.columns(most_rows), columns.sizes)
+    loop = load_loop() if last >= 0 else None
     if loop is None:
         return TOO_LONG, found
     demand, times = columns.demand(rules.max_model_len, are_arrays=True), cost.columns(most_rows, are_arrays=True)
-    return loop(demand, limits._replace(never=LAST_TICK), times, found), found
+    return loop(demand, loop_rules._replace(never=last), times, found), found
 
 
-def _limits(columns: Columns, rules: Rules, host: int) -> Limits | str:
+def _to_loop_rules(columns: RequestColumns, rules: Rules, host: int) -> LoopRules | str:
     if isinstance(rules, SarathiRules):
-        return Limits(
+        return LoopRules(
             budget=rules.chunk_size,
             seats=rules.batch_size_cap,
             block_size=rules.block_size,
@@ -231,7 +239,7 @@ def _limits(columns: Columns, rules: Rules, host: int) -> Limits | str:
         return "long_prefill_token_threshold lets several prompts wait half done"
     if rules.enable_prefix_caching and columns.shares_text(rules.block_size):
         return "requests share a text that the cache may find"
-    return Limits(
+    return LoopRules(
         budget=rules.max_num_batched_tokens,
         seats=rules.max_num_seqs,
         block_size=rules.block_size,
@@ -247,17 +255,3 @@ def _limits(columns: Columns, rules: Rules, host: int) -> Limits | str:
 
 def _seconds(ticks: Sequence[int]) -> Seconds:
     return np.asarray(ticks, dtype=np.float64) / TICKS_PER_S
-
-
-def _spread(values: Seconds) -> Spread | None:
-    if not len(values):
-        return None
-    ordered = np.sort(values).tolist()
-    return Spread(
-        count=len(ordered),
-        mean=fsum(ordered) / len(ordered),
-        p50=percentile(ordered, 0.5),
-        p90=percentile(ordered, 0.9),
-        p99=percentile(ordered, 0.99),
-        max=ordered[-1],
-    )

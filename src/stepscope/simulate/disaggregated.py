@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Literal
 from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.clock import to_seconds, to_ticks
-from stepscope.simulate.outcome import Outcome
-from stepscope.simulate.pool import COMES, Events, choose, start_engines
-from stepscope.simulate.scheduler import Scheduler, SchedulerRules
+from stepscope.simulate.engine_pool import COMES, Events, choose, start_engines
+from stepscope.simulate.journal import Journal
+from stepscope.simulate.scheduler import SchedulerRules
 from stepscope.simulate.simulation import Handover, Options
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from stepscope.simulate.engine_pool import EnginePool, PooledEngine
     from stepscope.simulate.policy import LiveRequest
-    from stepscope.simulate.pool import EnginePool, PoolEngine
     from stepscope.simulate.request import Request
     from stepscope.simulate.simulation import Simulation
 
@@ -80,19 +81,19 @@ def simulate_disaggregated(
             raise BadInput(f"{type(pool.rules).__name__} cannot hand KV over: give SchedulerRules to both pools.")
     check_workload(asked, decode.rules)
     check_workload([_prompt_only(request) for request in asked], prefill.rules)
-    run = _Disaggregated(Arrivals(asked), (prefill, decode), link, first_from, Outcome(options or Options()))
+    run = _Disaggregated(Arrivals(asked), (prefill, decode), link, first_from, Journal(options or Options()))
     run.events.run(run.arrive)
     run.check()
-    return run.outcome.result(asked, run.outcome.end_of_run)
+    return run.journal.result(asked, run.journal.end_of_run)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Transfer:
     """A request between its two engines; times are ticks."""
 
-    source: PoolEngine
+    source: PooledEngine
     sent: LiveRequest
-    target: PoolEngine
+    target: PooledEngine
     prefilled: int
     began: int = 0
     end: int = 0
@@ -118,14 +119,14 @@ class _Disaggregated:
         pools: tuple[EnginePool, EnginePool],
         link: Link,
         first_from: FirstFrom,
-        outcome: Outcome,
+        journal: Journal,
     ) -> None:
         self.link = link
         self.first_from = first_from
-        self.outcome = outcome
+        self.journal = journal
         self.events = Events(arrivals)
-        self.prefill = start_engines(pools[0], outcome, self.events, self)
-        self.decode = start_engines(pools[1], outcome, self.events, self, first_rank=len(self.prefill))
+        self.prefill = start_engines(pools[0], journal, self.events, self)
+        self.decode = start_engines(pools[1], journal, self.events, self, first_rank=len(self.prefill))
         for engine in self.prefill:
             _scheduler(engine).remote.is_sender = True
         self.longest = min(pool.rules.max_model_len for pool in pools)
@@ -139,10 +140,10 @@ class _Disaggregated:
         engine = choose(self.to_prefill, self.prefill, request, now)
         self.asked[request.request_id] = request
         live = engine.policy.add(_prompt_only(request))
-        self.outcome.arrive(live, now, engine.rank)
+        self.journal.arrive(live, now, engine.rank)
         engine.wake(now)
 
-    def ended(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def ended(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A prompt is done, or a request."""
         transfer = self.transfers.pop(live, None)
         if transfer is None and engine in self.prefill:
@@ -150,7 +151,7 @@ class _Disaggregated:
             return
         self._end(live, now, None if transfer is None else transfer.told())
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """There is room for a request's KV: send it, as soon as its lane is free."""
         transfer = self.transfers[live]
         sent = len(live.table) * _scheduler(engine).rules.block_size - live.prefix_hit_tokens
@@ -175,7 +176,7 @@ class _Disaggregated:
             if waiting or scheduler.cache.num_free != scheduler.cache.num_blocks - 1:
                 raise InvariantBroken(f"engine {engine.rank} has {waiting} requests and used blocks at the end")
 
-    def _hand_over(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def _hand_over(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         request = self.asked.pop(live.request.request_id)
         is_done = request.output_len == 1 or request.prompt_len + 1 >= self.longest
         if self.first_from == "prefill" and is_done:
@@ -186,7 +187,7 @@ class _Disaggregated:
         arriving = _scheduler(target).add_remote(request, num_outputs=1 if self.first_from == "prefill" else 0)
         arriving.first_hit_tokens = live.first_hit_tokens
         arriving.num_preemptions = live.num_preemptions
-        self.outcome.move(live, arriving, target.rank, is_first_kept=self.first_from == "prefill")
+        self.journal.move(live, arriving, target.rank, is_first_kept=self.first_from == "prefill")
         self.transfers[arriving] = _Transfer(source=engine, sent=live, target=target, prefilled=now)
         target.wake(now)
 
@@ -198,7 +199,7 @@ class _Disaggregated:
         transfer.target.wake(now)
 
     def _end(self, live: LiveRequest, now: int, handover: Handover | None) -> None:
-        self.outcome.end(live, now, handover)
+        self.journal.end(live, now, handover)
         self.events.arrivals.release(live.request.request_id, now)
 
 
@@ -206,6 +207,6 @@ def _prompt_only(request: Request) -> Request:
     return replace(request, output_len=1, max_tokens=1)
 
 
-def _scheduler(engine: PoolEngine) -> Scheduler:
+def _scheduler(engine: PooledEngine) -> Scheduler:
     assert isinstance(engine.policy, Scheduler)
     return engine.policy

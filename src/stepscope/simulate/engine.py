@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from stepscope.errors import InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.clock import to_ticks
-from stepscope.simulate.compressed import Columns, CompressedRun, run_columns
-from stepscope.simulate.outcome import Outcome, StepSpan
+from stepscope.simulate.compressed import CompressedRun, RequestColumns, run_columns
+from stepscope.simulate.journal import Journal, StepSpan
 from stepscope.simulate.policy import TimedPolicy
-from stepscope.simulate.scheduler import Scheduler
 from stepscope.simulate.simulation import Detail, Options, SimulatedRequest, SimulatedStep, Simulation
 from stepscope.simulate.stages import Pipeline, Stages, check_stages
 from stepscope.simulate.step_time import StepTime, price
 from stepscope.simulate.stretch import find_stretch
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ def simulate(
     asked, options = tuple(requests), options or Options()
     check_workload(asked, rules)
     if isinstance(cost, StepTime) and options.steps == "none" and not (options.with_gaps or options.is_exact):
-        run = run_columns(Columns(asked), rules, cost, host=to_ticks(options.host_s), compiled=options.compiled)
+        run = run_columns(RequestColumns(asked), rules, cost, host=to_ticks(options.host_s), compiled=options.compiled)
         if isinstance(run, CompressedRun):
             return run.to_simulation(asked)
     engine = Engine(asked, rules, cost, options)
@@ -73,7 +73,7 @@ class Engine:
         self.scheduler = rules.build()
         self.timed = self.scheduler if isinstance(self.scheduler, TimedPolicy) else None
         self.arrivals = Arrivals(requests)
-        self.outcome = Outcome(options)
+        self.journal = Journal(options)
         self.cost = cost
         self.options = options
         self.host = to_ticks(options.host_s)
@@ -87,7 +87,7 @@ class Engine:
         """Until nothing is left to come, to run or in flight."""
         while True:
             while (arrived := self.arrivals.take(self.now)) is not None:
-                self.outcome.arrive(self.scheduler.add(arrived[1]), arrived[0])
+                self.journal.arrive(self.scheduler.add(arrived[1]), arrived[0])
             if self.scheduler.has_work:
                 if not self.options.is_exact and self._skip():
                     continue
@@ -114,7 +114,7 @@ class Engine:
 
     def result(self) -> Simulation:
         """What is kept of a run that has ended."""
-        return self.outcome.result(self.requests, self.now, self.device.times())
+        return self.journal.result(self.requests, self.now, self.device.times())
 
     def _await_event(self) -> bool:
         """Move an idle engine's clock to what ends by itself, or to the next arrival before; False: nothing will."""
@@ -133,19 +133,19 @@ class Engine:
 
     def _advance(self, shape: BatchShape, plan: StepPlan | None) -> int:
         start, end = self.device.run(self.now + self.host, price(self.cost, shape))
-        self.outcome.num_steps += 1
-        self.outcome.num_tokens += shape.num_scheduled_tokens or 0
+        self.journal.num_steps += 1
+        self.journal.num_tokens += shape.num_scheduled_tokens or 0
         if self.options.steps != "none":
             span = StepSpan(start=start, end=end)
             kept = shape if self.options.steps == "rows" else replace(shape, rows=None)
-            self.outcome.add_step(kept, span, self.scheduler, len(plan.preempted) if plan else 0)
+            self.journal.add_step(kept, span, self.scheduler, len(plan.preempted) if plan else 0)
         return end
 
     def _deliver(self, plan: StepPlan) -> None:
         ended = self.scheduler.update(plan)
-        self.outcome.deliver(plan, self.now)
+        self.journal.deliver(plan, self.now)
         for live in ended:
-            self.outcome.end(live, self.now)
+            self.journal.end(live, self.now)
             self.arrivals.release(live.request.request_id, self.now)
 
     def _skip(self) -> bool:
@@ -169,5 +169,5 @@ class Engine:
             self.in_flight[0] = (last, pending)
         if self.options.with_gaps:
             for row in last.rows:
-                self.outcome.progress[row[0]].outputs += ends
+                self.journal.progress[row[0]].outputs += ends
         return bool(ends)

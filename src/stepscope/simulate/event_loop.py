@@ -51,7 +51,7 @@ class Demand(NamedTuple):
     next_follower: Any
 
 
-class Limits(NamedTuple):
+class LoopRules(NamedTuple):
     """A scheduler's rules as integers; flags are 0 or 1."""
 
     budget: int  # tokens a step
@@ -119,11 +119,11 @@ def steps_until(gap: int, length: int, growth: int, most: int) -> int:
 
 
 def run_events(  # noqa: C901, PLR0911, PLR0912, PLR0915  # one function of scalars: see the top
-    demand: Demand, limits: Limits, times: Times, found: Found
+    demand: Demand, rules: LoopRules, times: Times, found: Found
 ) -> int:
     """Simulate; DONE, or why not. In `found`, columns begin as zeros."""
     arrival, prompt, output, is_foreseen, order, first_follower, next_follower = demand
-    budget, seats, block_size, num_blocks, watermark, is_sarathi, asks_whole, depth, host, never = limits
+    budget, seats, block_size, num_blocks, watermark, is_sarathi, asks_whole, depth, host, never = rules
     by_tokens, begin, piece_start, piece_ticks, piece_slope, per_step, per_row, per_query = times[:8]
     per_kv, per_query_kv, bin_len, bins, num_sides = times[8:13]
     came, first, last, totals = found

@@ -1,10 +1,10 @@
-"""Fixed costs: the seconds of a calibration that no operator explains, added to a step time."""
+"""Fixed costs: the seconds of a calibration that no operator explains, added to a step time, or a step time alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,6 +15,28 @@ from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from stepscope.cost.calibration import Calibration
+
+_FAR = 1 << 20  # a kv_len that the straight line is drawn through; it goes on beyond
+_NOTHING = DecodeGrid(rows=(1, 2), kv_lens=(0, _FAR), ticks=((0, 0), (0, 0)))
+
+
+def plain_step_time(
+    calibration: Calibration, max_num_batched_tokens: int, end: Literal["value", "low", "high"] = "value"
+) -> StepTime:
+    """Of a calibration with cost "none", counts times seconds, for steps of up to that many tokens.
+
+    Raises:
+        BadInput: the calibration scales modelled families, which take a model.
+    """
+    if calibration.cost != "none":
+        raise BadInput(
+            f"calibration {calibration.name} scales the seconds of a model (cost '{calibration.cost}'): its fixed part "
+            "alone is no step's time. Give its model and hardware too."
+        )
+    nothing = StepTime(by_tokens=(0,) * (max_num_batched_tokens + 1), decode=_NOTHING)
+    return with_fixed(nothing, {name: getattr(factor, end) for name, factor in calibration.fixed.items()})
 
 
 def with_fixed(step_time: StepTime, fixed: Mapping[str, float]) -> StepTime:

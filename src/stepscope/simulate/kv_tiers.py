@@ -20,7 +20,7 @@ from stepscope.errors import BadInput
 from stepscope.simulate.admission import first_query
 from stepscope.simulate.clock import to_seconds, to_ticks
 from stepscope.simulate.kv_cache import KvCache
-from stepscope.simulate.scheduler import Scheduler
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

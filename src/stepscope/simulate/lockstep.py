@@ -17,7 +17,7 @@ from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.balancer import RankLoad, RoundRobin
 from stepscope.simulate.clock import to_ticks
-from stepscope.simulate.outcome import Outcome, StepSpan
+from stepscope.simulate.journal import Journal, StepSpan
 from stepscope.simulate.policy import StepPlan
 from stepscope.simulate.simulation import Options
 from stepscope.simulate.stages import check_stages
@@ -96,7 +96,7 @@ def simulate_ranks(
     balancer = (router or RoundRobin()).start(num_ranks)
     group = _Group(asked, [_Rank(rules.build()) for _ in range(num_ranks)], balancer, options or Options())
     group.run(group_cost, depth=2 if rules.async_scheduling else 1)
-    return group.outcome.result(asked, group.outcome.end_of_run)
+    return group.journal.result(asked, group.journal.end_of_run)
 
 
 @dataclass(slots=True, eq=False)
@@ -126,20 +126,13 @@ class _Rank:
 
     def load(self) -> RankLoad:
         """What its scheduler reports."""
-        policy = self.policy
-        usage = 1 - policy.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
-        return RankLoad(
-            num_waiting=policy.num_waiting,
-            num_running=policy.num_running,
-            kv_usage=usage,
-            num_inside=self.num_inside,
-        )
+        return RankLoad.of(self.policy, num_blocks=self.num_blocks, num_inside=self.num_inside)
 
-    def schedule(self, outcome: Outcome, rank: int) -> StepPlan | None:
+    def schedule(self, journal: Journal, rank: int) -> StepPlan | None:
         """Its share of the next step, with the requests that have come by its own time; None where it has none."""
         while self.queue and self.queue[0][0] <= self.now:
             arrival, request = self.queue.popleft()
-            outcome.arrive(self.policy.add(request), arrival, rank)
+            journal.arrive(self.policy.add(request), arrival, rank)
         return self.policy.schedule() if self.policy.has_work else None
 
     def check_admission(self, plan: StepPlan) -> None:
@@ -157,7 +150,7 @@ class _Group:
         self.ranks = ranks
         self.chooser = chooser
         self.options = options
-        self.outcome = Outcome(options)
+        self.journal = Journal(options)
         self.host = to_ticks(options.host_s)
         self.free = 0  # when the devices have done what they were given
         self.num_wave_steps = 0  # since the ranks woke; 0: they sleep
@@ -189,7 +182,7 @@ class _Group:
 
     def _step(self, cost: GroupCost) -> None:
         """One step of all ranks; a single rank without a row takes no time, several run dummies."""
-        plans = [rank.schedule(self.outcome, index) for index, rank in enumerate(self.ranks)]
+        plans = [rank.schedule(self.journal, index) for index, rank in enumerate(self.ranks)]
         if len(plans) == 1 and not (plans[0] and plans[0].rows):
             self.ranks[0].in_flight.append((plans[0], self.ranks[0].now))
             return
@@ -199,17 +192,17 @@ class _Group:
         self.free = end = start + cost.group_ticks(shapes)
         num_dummy = shapes.count(None)
         if num_dummy == len(shapes):
-            self.outcome.num_dummy_steps += 1
+            self.journal.num_dummy_steps += 1
         else:
-            self.outcome.num_steps += 1
+            self.journal.num_steps += 1
         for index, (rank, plan, shape) in enumerate(zip(self.ranks, plans, shapes, strict=True)):
             rank.in_flight.append((plan, end))
             if plan is None or shape is None:
                 continue
-            self.outcome.num_tokens += shape.num_scheduled_tokens or 0
+            self.journal.num_tokens += shape.num_scheduled_tokens or 0
             if self.options.steps != "none":
                 span = StepSpan(start=start, end=end, rank=index, num_dummy=num_dummy)
-                self.outcome.add_step(shape, span, rank.policy, len(plan.preempted))
+                self.journal.add_step(shape, span, rank.policy, len(plan.preempted))
 
     def _deliver(self, rank: _Rank, depth: int) -> None:
         """A rank with as many steps in flight as it may have waits for the oldest."""
@@ -220,12 +213,12 @@ class _Group:
         if plan is None:
             return
         if plan.rows:
-            self.outcome.end_of_run = max(self.outcome.end_of_run, rank.now)
+            self.journal.end_of_run = max(self.journal.end_of_run, rank.now)
         ended = rank.policy.update(plan)
-        self.outcome.deliver(plan, rank.now)
+        self.journal.deliver(plan, rank.now)
         for live in ended:
             rank.num_inside -= 1
-            self.outcome.end(live, rank.now)
+            self.journal.end(live, rank.now)
             self.arrivals.release(live.request.request_id, rank.now)
         rank.check_admission(plan)
 

@@ -26,7 +26,7 @@ from stepscope.operators.operator import AttentionWork
 from stepscope.operators.rows import StepRows
 from stepscope.operators.step import step_operators
 from stepscope.simulate.clock import TICKS_PER_S
-from stepscope.simulate.fixed_costs import with_fixed
+from stepscope.simulate.fixed_costs import plain_step_time, with_fixed
 from stepscope.simulate.step_time import DecodeGrid, PrefillTicks, StepTime
 
 if TYPE_CHECKING:
@@ -128,24 +128,20 @@ def model_time(
 
 
 def fixed_time(calibration: Calibration, reach: Reach) -> ModelTime:
-    """The step time of a calibration without a model: exact, there is no table to be off.
+    """The step time of a calibration without a model, with its ends: exact, there is no table to be off.
 
     Raises:
         BadInput: the calibration scales a model.
     """
-    if calibration.cost != "none":
-        raise BadInput(f"calibration {calibration.name} scales a model ({calibration.model}): name model and hardware.")
-    nothing = StepTime(by_tokens=(0,) * (reach.max_tokens + 1), decode=_flat(reach))
-    value, low, high = (
-        with_fixed(nothing, {key: getattr(factor, name) for key, factor in calibration.fixed.items()})
-        for name in ("value", "low", "high")
+    return ModelTime(
+        step_time=plain_step_time(calibration, reach.max_tokens),
+        low=plain_step_time(calibration, reach.max_tokens, "low"),
+        high=plain_step_time(calibration, reach.max_tokens, "high"),
+        grade="modelled",
+        unpriced=(),
+        error_p50=0.0,
+        error_p90=0.0,
     )
-    return ModelTime(step_time=value, low=low, high=high, grade="modelled", unpriced=(), error_p50=0.0, error_p90=0.0)
-
-
-def _flat(reach: Reach) -> DecodeGrid:
-    rows, kv_lens = (1, max(reach.max_requests, 2)), (0, reach.max_kv_len)
-    return DecodeGrid(rows=rows, kv_lens=kv_lens, ticks=((0, 0), (0, 0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +288,10 @@ def _fit_prefill(pricer: _Pricer, by_tokens: Array, reach: Reach, name: str) -> 
     tokens = np.array([each.query_sum for each in sums])
     names = ("num_requests", "query_sum", "kv_sum", "query_kv_sum")
     features = np.array([[1.0, *(float(getattr(each, of)) for of in names)] for each in sums])
+    if not np.all(whole > 0):
+        raise BadInput(
+            "the calibration's factors make steps of no time at all: a family of this model has a factor of 0."
+        )
     beyond = np.maximum(whole - by_tokens[tokens], 1e-12)
     # what lies beyond the tokens is fitted as a part of the whole step: errors count by what they do to that
     weighted = features * (beyond / whole)[:, None]

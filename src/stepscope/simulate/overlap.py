@@ -42,6 +42,15 @@ class Bounds:
     high_s: float
 
 
+def beside(parts: StepParts) -> Bounds:
+    """Two independent parts on two streams (shared experts beside dispatch, copies beside compute).
+
+    At best the shorter is hidden whole; at worst both want the same resource, and nothing is gained.
+    """
+    longer, shorter = max(parts.compute_s, parts.comm_s), min(parts.compute_s, parts.comm_s)
+    return Bounds(low_s=longer, high_s=longer + shorter)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DualBatch:
     """When a step is split and what that costs. `loss_fraction`: further compute of two halves (0.1: 10 %)."""

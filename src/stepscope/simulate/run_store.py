@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from stepscope.simulate.step_parts import StepParts, divide_steps
+from stepscope.errors import BadInput
+from stepscope.simulate.step_shares import StepShares, divide_steps
 from stepscope.store.events import NO_ID, SIMULATION, EventCounts, Events, EventStore, Origin, Track, order_events
 from stepscope.store.run import import_run
 from stepscope.store.schema import FRAME, OP, SCOPE, Column
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.batch import BatchShape, PhaseSums
-    from stepscope.simulate.engine import SimulatedRequest, SimulatedStep
     from stepscope.simulate.request import Request
     from stepscope.simulate.scenario import Outcome
+    from stepscope.simulate.simulation import SimulatedRequest, SimulatedStep
 
 WAIT, HOST = "simulated engine: wait for requests", "simulated engine: host"
 _Event = tuple[int, int, int, str]  # start, end, kind, name
@@ -63,24 +64,34 @@ SIMULATED_TABLES: dict[str, tuple[Column, ...]] = {
         _column("num_waiting", "int64", "", "requests that waited after scheduling"),
         _column("num_free_blocks", "int64", "", "free blocks after scheduling the last step"),
         _column("num_preempted", "int64", "", "requests that lost their blocks"),
+        _column("rank", "int64", "", "the rank or engine that computed them"),
     ),
 }
 _ARROW = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
 
 
 def write_simulated_run(outcome: Outcome, folder: Path, described: Mapping[str, Any]) -> Path:
-    """Write the Run; `described` is what was simulated, for its manifest."""
-    store = to_store(outcome, described)
+    """Write the Run, a store a rank; `described` is what was simulated, for its manifest.
+
+    Raises:
+        BadInput: its steps overlap, as those of a pipeline do: they have no windows that tile the time.
+    """
+    if outcome.shown.stages:
+        raise BadInput(f"{folder}: steps of a pipeline overlap, and a run folder holds steps one after another.")
+    ranks = sorted({step.rank for step in outcome.shown.steps}) or [0]
+    stores = [to_store(outcome, described, rank) for rank in ranks]
     tables = {
         "simulated_requests": _table("simulated_requests", _request_rows(outcome)),
-        "simulated_steps": _table("simulated_steps", _step_rows(outcome.shown.steps)),
+        "simulated_steps": _table(
+            "simulated_steps", _step_rows(sorted(outcome.shown.steps, key=lambda step: step.rank))
+        ),
     }
-    return import_run([store], folder, tables=tables)
+    return import_run(stores, folder, tables=tables)
 
 
-def to_store(outcome: Outcome, described: Mapping[str, Any]) -> EventStore:
-    """The steps as an EventStore, empty where none were kept."""
-    steps = outcome.shown.steps
+def to_store(outcome: Outcome, described: Mapping[str, Any], rank: int = 0) -> EventStore:
+    """A rank's steps as an EventStore, empty where none were kept."""
+    steps = tuple(step for step in outcome.shown.steps if step.rank == rank)
     timed, calibration = outcome.costs.shown, outcome.scenario.calibration
     events: list[_Event] = []
     if steps:
@@ -93,7 +104,7 @@ def to_store(outcome: Outcome, described: Mapping[str, Any]) -> EventStore:
         Origin(
             path=f"simulation of {len(outcome.scenario.requests)} requests",
             reader=SIMULATION,
-            rank=0,
+            rank=rank,
             rank_source="simulation",
             world_size=None if plan is None else plan.world_size,
             metadata={"engine": "simulated", "simulation": dict(described)},
@@ -101,7 +112,7 @@ def to_store(outcome: Outcome, described: Mapping[str, Any]) -> EventStore:
     )
 
 
-def _events(steps: Sequence[SimulatedStep], parts: StepParts, host_s: float) -> Iterator[_Event]:
+def _events(steps: Sequence[SimulatedStep], parts: StepShares, host_s: float) -> Iterator[_Event]:
     """Steps, their parts, and what stands before each."""
     before = 0
     cuts = np.cumsum(parts.shares, axis=1)
@@ -204,6 +215,7 @@ def _step_rows(steps: Iterable[SimulatedStep]) -> list[dict[str, Any]]:
                 "num_waiting": first.num_waiting,
                 "num_free_blocks": last.num_free_blocks,
                 "num_preempted": first.num_preempted,
+                "rank": first.rank,
             }
         )
     return rows
@@ -213,7 +225,7 @@ def _stretch_key(numbered: tuple[int, SimulatedStep]) -> tuple[int, ...]:
     place, step = numbered
     if step.shape.prefill.num_requests or step.num_preempted:
         return (place,)
-    return (-1, step.shape.decode.num_requests or 0, step.shape.num_scheduled_tokens or 0, step.num_waiting)
+    return (-1, step.rank, step.shape.decode.num_requests or 0, step.shape.num_scheduled_tokens or 0, step.num_waiting)
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

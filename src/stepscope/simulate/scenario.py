@@ -7,23 +7,28 @@ has no price there is no prediction, only bounds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.cost.hardware import load_hardware
 from stepscope.errors import BadInput
 from stepscope.models.hf_config import read_model
-from stepscope.simulate.engine import Options, Simulation, check_workload, simulate
+from stepscope.simulate.arrivals import check_workload
+from stepscope.simulate.layout import check_layout, num_engines, simulate_layout
 from stepscope.simulate.memory import Memory, MemoryUse, plan_memory
 from stepscope.simulate.model_time import Reach
-from stepscope.simulate.scheduler import SchedulerRules
+from stepscope.simulate.rules import build_rules, most_tokens
+from stepscope.simulate.simulation import Options, Simulation
 from stepscope.simulate.step_costs import Served, StepCosts, TimedStep, make_costs
 
 if TYPE_CHECKING:
     from stepscope.cost.calibration import Calibration
-    from stepscope.simulate.engine import Detail
+    from stepscope.simulate.policy import Rules
     from stepscope.simulate.request import Request
+    from stepscope.simulate.simulation import Detail
 
+MOST_BLOCKS, MOST_ENGINES = 50_000_000, 10_000  # whose state the simulator keeps
+_MOST = {"block_size": 1 << 16, "max_num_seqs": 1 << 22, "max_num_batched_tokens": 1 << 22}  # tables are as long
 MOST_GAPS = 20_000_000  # outputs whose gaps are kept for ITL; beyond, memory would grow with them
 
 
@@ -32,7 +37,8 @@ class EngineOptions:
     """A scheduler's options by vLLM's names.
 
     None: `num_blocks` from the device's memory, `max_model_len` from the model or the load, `host_s` from the
-    calibration, else 0.
+    calibration, else 0. `acceptance`: of each speculative token, or one chance for all. Prefill and decode engines: 0
+    is one engine that does both. `policy`: whose scheduler; SGLang's takes these options by its own names.
     """
 
     max_num_batched_tokens: int = 8192
@@ -46,6 +52,11 @@ class EngineOptions:
     async_scheduling: bool = True
     host_s: float | None = None
     utilisation: float = 0.9
+    speculative_tokens: int = 0
+    acceptance: tuple[float, ...] = ()
+    prefill_engines: int = 0
+    decode_engines: int = 0
+    policy: str = "vllm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +74,8 @@ class Outcome:
     """What came out. `middle` is None where there are only bounds."""
 
     scenario: Scenario
-    rules: SchedulerRules
+    rules: Rules
+    num_blocks: int
     costs: StepCosts
     memory: Memory | None
     middle: Simulation | None
@@ -76,9 +88,10 @@ class Outcome:
 
     @property
     def num_devices(self) -> int:
-        """Of the deployment; 1 where none was named."""
+        """Of all engines; 1 each where no deployment was named."""
         served = self.scenario.served
-        return 1 if served is None else served.deployment.plan.world_size
+        each = 1 if served is None else served.deployment.plan.world_size
+        return each * num_engines(self.scenario.engine)
 
 
 def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
@@ -91,21 +104,23 @@ def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
     check_workload(scenario.requests, rules)
     longest = max(request.num_tokens for request in scenario.requests)
     reach = Reach(
-        max_tokens=rules.max_num_batched_tokens,
-        max_requests=rules.max_num_seqs,
+        max_tokens=most_tokens(scenario.engine),
+        max_requests=scenario.engine.max_num_seqs,
         max_kv_len=min(longest, rules.max_model_len),
+        decode_query_len=1 + scenario.engine.speculative_tokens,
     )
-    costs = make_costs(scenario.served, scenario.calibration, reach, host_s=scenario.engine.host_s)
+    costs = make_costs(_drafting(scenario), scenario.calibration, reach, host_s=scenario.engine.host_s)
     with_gaps = sum(request.output_len for request in scenario.requests) <= MOST_GAPS
 
     def run(timed: TimedStep) -> Simulation:
         kept = steps if timed is costs.shown else "none"
         options = Options(steps=kept, with_gaps=with_gaps, host_s=timed.host_s)
-        return simulate(scenario.requests, rules, timed.step_time, options)
+        return simulate_layout(scenario, rules, timed.step_time, options)
 
     return Outcome(
         scenario=scenario,
         rules=rules,
+        num_blocks=_num_blocks(scenario.engine, memory),
         costs=costs,
         memory=memory,
         middle=None if costs.middle is None else run(costs.middle),
@@ -113,7 +128,7 @@ def run_scenario(scenario: Scenario, *, steps: Detail = "sums") -> Outcome:
     )
 
 
-def make_rules(scenario: Scenario) -> tuple[SchedulerRules, Memory | None]:
+def make_rules(scenario: Scenario) -> tuple[Rules, Memory | None]:
     """The scheduler's rules, blocks from the device's memory where their number is not given.
 
     Raises:
@@ -122,6 +137,7 @@ def make_rules(scenario: Scenario) -> tuple[SchedulerRules, Memory | None]:
     if not scenario.requests:
         raise BadInput("there is no request to simulate: the workload is empty.")
     engine, served = scenario.engine, scenario.served
+    check_layout(scenario)
     # refused before the memory is divided by them
     for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
         if getattr(engine, name) < 1:
@@ -139,18 +155,37 @@ def make_rules(scenario: Scenario) -> tuple[SchedulerRules, Memory | None]:
         architecture = read_model(served.model)
         served.deployment.check(architecture)
         memory = plan_memory(architecture, served.deployment, load_hardware(served.hardware), use)
-    rules = SchedulerRules(
-        max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_num_seqs=engine.max_num_seqs,
-        max_model_len=engine.max_model_len or _longest(scenario),
-        num_blocks=engine.num_blocks if memory is None else memory.num_blocks,  # type: ignore[arg-type]
-        block_size=engine.block_size,
-        enable_prefix_caching=engine.enable_prefix_caching,
-        long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        watermark=engine.watermark,
-        async_scheduling=engine.async_scheduling,
-    )
-    return rules, memory
+    num_blocks = _num_blocks(engine, memory)
+    _check_size(scenario, num_blocks)
+    return build_rules(engine, served, num_blocks, engine.max_model_len or _longest(scenario)), memory
+
+
+def _check_size(scenario: Scenario, num_blocks: int) -> None:
+    """Refuse what the simulator's own memory does not hold: it keeps a record of each block."""
+    engine, served = scenario.engine, scenario.served
+    for name, most in _MOST.items():
+        if getattr(engine, name) > most:
+            raise BadInput(f"{name} is {getattr(engine, name)}: give {most:,} at most.")
+    count = num_engines(engine) * (1 if served is None else served.deployment.plan.dp)
+    if count > MOST_ENGINES or count * num_blocks > MOST_BLOCKS:
+        raise BadInput(
+            f"{count:,} engines with {num_blocks:.7g} KV blocks each: at most {MOST_ENGINES:,} engines and "
+            f"{MOST_BLOCKS:,} blocks in all are simulated. Give fewer (num_blocks), or larger ones (block_size)."
+        )
+
+
+def _num_blocks(engine: EngineOptions, memory: Memory | None) -> int:
+    found = engine.num_blocks if memory is None else memory.num_blocks
+    assert found is not None
+    return found
+
+
+def _drafting(scenario: Scenario) -> Served | None:
+    """With as many passes of the model's own draft as there are drafts, so that drafting is in the step's time."""
+    served, count = scenario.served, scenario.engine.speculative_tokens
+    if served is None or not count or read_model(served.model).draft is None or served.deployment.draft_passes:
+        return served
+    return replace(served, deployment=replace(served.deployment, draft_passes=count))
 
 
 def _longest(scenario: Scenario) -> int:

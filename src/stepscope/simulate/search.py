@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import BadInput
 from stepscope.simulate.scenario import run_scenario
 from stepscope.simulate.settings import apply_setting, find_setting
-from stepscope.simulate.step_parts import find_step_bound
+from stepscope.simulate.step_shares import find_step_bound
 from stepscope.simulate.summary import find_binding, find_figures, name_binding
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ KEPT = (
     ("goodput", "total"),
     ("preemptions", "total"),
 )
+MOST_POINTS = 100_000
 COST = "device_s_per_million_outputs total"
 Point = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class GridPoint:
     """One point of the grid: what to set, in order, on the scenario that all share."""
 
     scenario: Scenario
@@ -48,36 +50,39 @@ class Trial:
     limits: Limits
 
 
-def make_grid(scenario: Scenario, over: Sequence[tuple[str, Sequence[str]]], limits: Limits) -> list[Trial]:
+def make_grid(scenario: Scenario, over: Sequence[tuple[str, Sequence[str]]], limits: Limits) -> list[GridPoint]:
     """Every combination, the last setting varying fastest.
 
     Raises:
-        BadInput: nothing to vary, a setting twice, or one that nobody knows.
+        BadInput: nothing to vary, a setting twice, one that nobody knows, or too many points.
     """
     names = [find_setting(name).name for name, _ in over]
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names or twice:
         raise BadInput(f"--over {', '.join(twice) or 'is missing'}: name each setting once, as name=value,value,...")
+    count = prod(len(values) for _, values in over)
+    if count > MOST_POINTS:
+        raise BadInput(f"the grid has {count:,} points, and {MOST_POINTS:,} at most are searched. Vary fewer settings.")
     combinations = product(*(values for _, values in over))
     return [
-        Trial(scenario=scenario, settings=tuple(zip(names, values, strict=True)), limits=limits)
+        GridPoint(scenario=scenario, settings=tuple(zip(names, values, strict=True)), limits=limits)
         for values in combinations
     ]
 
 
-def run_trial(trial: Trial) -> Point:
+def run_point(grid_point: GridPoint) -> Point:
     """A point's figures, or why it cannot run."""
-    point: Point = {"settings": dict(trial.settings), "key": key_of(trial), "refused": None}
+    point: Point = {"settings": dict(grid_point.settings), "key": key_of(grid_point), "refused": None}
     empty = {f"{name} {statistic}": None for name, statistic in KEPT}
     nothing = {"figures": empty, "low": empty, "high": empty, "binding": None, "step_bound": None}
     try:
-        scenario = trial.scenario
-        for name, value in trial.settings:
+        scenario = grid_point.scenario
+        for name, value in grid_point.settings:
             scenario = apply_setting(scenario, name, value)
         outcome = run_scenario(scenario)
     except BadInput as error:
         return point | nothing | {"refused": str(error)}
-    figures = {(figure.name, figure.statistic): figure for figure in find_figures(outcome, trial.limits)}
+    figures = {(figure.name, figure.statistic): figure for figure in find_figures(outcome, grid_point.limits)}
     shares = find_binding(outcome)
     named = {f"{key[0]} {key[1]}": figures[key] for key in KEPT}
     return point | {
@@ -88,13 +93,13 @@ def run_trial(trial: Trial) -> Point:
         "binding_shares": shares,
         "step_bound": find_step_bound(outcome),
         "num_devices": outcome.num_devices,
-        "num_blocks": outcome.rules.num_blocks,
+        "num_blocks": outcome.num_blocks,
     }
 
 
-def key_of(trial: Trial) -> str:
+def key_of(grid_point: GridPoint) -> str:
     """The same for the same point of the same search, so that kept results can be told from others'."""
-    told = repr((trial.scenario, trial.settings, trial.limits))
+    told = repr((grid_point.scenario, grid_point.settings, grid_point.limits))
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 

@@ -90,6 +90,10 @@ def _number(name: str, text: str) -> float:
     return value
 
 
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    return tuple(_number(name, part) for part in text.split("/"))
+
+
 def _whole(name: str, text: str) -> int:
     try:
         return int(text)
@@ -110,6 +114,8 @@ _READ: dict[str, Callable[[str, str], Any]] = {
     "float | None": _number,
     "int": _whole,
     "int | None": _whole,
+    "tuple[float, ...]": _numbers,
+    "str": lambda _, text: text,
 }
 
 
@@ -215,7 +221,7 @@ def _with_prefix(request: Request, share: float, source: int) -> Request:
 def _settings() -> dict[str, Setting]:
     kinds = {each.name: str(each.type) for each in fields(EngineOptions)}
     rows: list[tuple[str, Needs, str, Change]] = [
-        (name, "model" if name == "utilisation" else "scheduler", meaning, _engine(name, kinds[name]))
+        (name, "model" if name in _OF_MODEL else "scheduler", meaning, _engine(name, kinds[name]))
         for name, meaning in _ENGINE_MEANING.items()
     ]
     rows += [
@@ -243,7 +249,13 @@ _ENGINE_MEANING = {
     "async_scheduling": "on or off",
     "host_s": "host work per step, in seconds",
     "utilisation": "share of the device's memory that the engine takes",
+    "speculative_tokens": "drafts of a decode row in each step",
+    "acceptance": "accepted share of each draft position, as 0.8/0.6, or one chance for all",
+    "prefill_engines": "engines that only prefill; with decode_engines",
+    "decode_engines": "engines that only decode; KV is sent to them",
+    "policy": "whose scheduler: vllm or sglang",
 }
+_OF_MODEL = ("utilisation", "prefill_engines", "decode_engines")
 _FORMAT_MEANING = {
     "weights": "number format of the projections",
     "experts": "number format of the routed experts",

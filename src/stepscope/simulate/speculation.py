@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise
 from math import fsum, isfinite
 from operator import mul
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.batch import BatchShape, PhaseSums
 from stepscope.errors import BadInput
@@ -21,7 +21,7 @@ from stepscope.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    CostFunction: TypeAlias = Callable[[BatchShape], float]
+    from stepscope.simulate.step_time import CostFunction
 
 DraftMethod = Literal["mtp", "eagle", "eagle3", "dflash", "dspark", "draft_model", "medusa", "ngram"]
 _FROM_HIDDEN_STATES = ("mtp", "eagle", "eagle3", "dflash", "dspark")

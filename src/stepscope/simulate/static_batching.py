@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from stepscope.errors import BadInput
-from stepscope.simulate.scheduler import Scheduler
+from stepscope.simulate.vllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
     from stepscope.simulate.policy import LiveRequest, StepPlan

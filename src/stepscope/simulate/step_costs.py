@@ -7,12 +7,11 @@ whole stretches of the recording were. Without draws its ends are taken, which l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log
 from random import Random
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import BadInput
-from stepscope.models.hf_config import read_model
+from stepscope.models.hf_config import bundled_models, read_model
 from stepscope.operators.deployment import Deployment
 from stepscope.simulate.model_time import ModelTime, Reach, fixed_time, model_time
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 NUM_DRAWS = 20  # of a calibration without a model; with one each draw is a table of its own, so fewer
 NUM_MODEL_DRAWS = 8
-_Z90 = 1.645  # normal deviate of an interval of 90 %
+_MOST_NUMBER = 1e6  # seconds or a factor: eleven days a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +68,10 @@ def make_costs(
     Raises:
         BadInput: there is neither, the deployment is impossible, or the calibration scales a model that is not named.
     """
+    if calibration is not None:
+        _check_numbers(calibration)
+        if served is not None:
+            _check_model(served, calibration)
     found = _times(served, reach, calibration)
     if calibration is None:
         timed = [
@@ -87,7 +90,7 @@ def make_costs(
     middle = _timed(found.step_time, calibration.host_s.value if host_s is None else host_s)
     count = min(NUM_DRAWS if calibration.cost == "none" else NUM_MODEL_DRAWS, calibration.num_draws)
     rng = Random(0)  # noqa: S311  # which refits are drawn, no secret
-    drawn = [calibration.drawn(place, _speed(calibration, rng)) for place in range(count)]
+    drawn = [calibration.drawn(place, calibration.draw_speed(rng)) for place in range(count)]
     alternatives = tuple(_drawn_time(served, reach, each, host_s) for each in drawn)
     ends = tuple(_timed(each, middle.host_s) for each in (found.low, found.high))
     return StepCosts(
@@ -100,6 +103,28 @@ def make_costs(
         unpriced=found.unpriced,
         notes=(*_table_notes(served, found), *_calibration_notes(served, calibration)),
     )
+
+
+def _check_model(served: Served, calibration: Calibration) -> None:
+    """A calibration of one model says nothing of another; where a path names either, nobody can tell."""
+    known = bundled_models()
+    if served.model in known and calibration.model in known and served.model != calibration.model:
+        raise BadInput(
+            f"calibration {calibration.name} is of {calibration.model}, and {served.model} is to be simulated. "
+            "Calibrate on a run of that model, or leave --calibration out."
+        )
+
+
+def _check_numbers(calibration: Calibration) -> None:
+    """Numbers that are no seconds and no factors would leave the clock."""
+    drawn = ((name, max(values, default=0.0)) for name, values in calibration.draws.items())
+    factors = (("drift", calibration.drift), *calibration.numbers.items())
+    for name, most in (*((name, factor.high) for name, factor in factors), *drawn):
+        if most > _MOST_NUMBER:
+            raise BadInput(
+                f"calibration {calibration.name}: {name} is {most:g}, and {_MOST_NUMBER:g} is the most that is "
+                "simulated. Fit it again."
+            )
 
 
 def _times(served: Served | None, reach: Reach, calibration: Calibration | None) -> ModelTime:
@@ -120,12 +145,6 @@ def _drawn_time(served: Served | None, reach: Reach, drawn: Calibration, host_s:
     step_time = _times(served, reach, drawn).step_time
     assert step_time is not None
     return _timed(step_time, drawn.host_s.value if host_s is None else host_s)
-
-
-def _speed(calibration: Calibration, rng: Random) -> float:
-    """Log-normal, with the drift's ends as its 5th and 95th percentile."""
-    low, high = log(max(calibration.drift.low, 1e-6)), log(calibration.drift.high)
-    return exp(rng.gauss((low + high) / 2, (high - low) / 2 / _Z90))
 
 
 def _source(served: Served | None, found: ModelTime) -> str:
@@ -156,6 +175,8 @@ def _calibration_notes(served: Served | None, calibration: Calibration) -> list[
             f"on {held_out.num_steps} steps that a fit had not seen it errs by {100 * held_out.median:.1f} % in the "
             f"median, {100 * held_out.p90:.1f} % in one of ten"
         )
+    if served is not None and calibration.hardware not in (None, served.hardware):
+        notes.append(f"it was fitted on {calibration.hardware} and is carried over to {served.hardware}: extrapolated")
     if served is not None and calibration.cost != "none" and served.deployment.plan != calibration.plan:
         notes.append(
             f"its factors were fitted at tp {calibration.plan.tp}, ep {calibration.plan.ep}, pp {calibration.plan.pp} "

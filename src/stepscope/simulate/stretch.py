@@ -16,7 +16,7 @@ from stepscope.simulate.policy import StepPlan
 
 if TYPE_CHECKING:
     from stepscope.simulate.policy import LiveRequest
-    from stepscope.simulate.scheduler import Scheduler
+    from stepscope.simulate.vllm_scheduler import Scheduler
 
 SHORTEST = 4  # steps below which looking costs more than it saves
 

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.latency import RequestTimes
-    from stepscope.simulate.engine import SimulatedStep, Simulation
-    from stepscope.simulate.scenario import Outcome
-    from stepscope.simulate.scheduler import SchedulerRules
+    from stepscope.simulate.scenario import EngineOptions, Outcome
+    from stepscope.simulate.simulation import SimulatedStep, Simulation
 
 STATISTICS = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
@@ -94,17 +93,18 @@ def measure(simulation: Simulation, limits: Limits, num_devices: int) -> dict[tu
         for name, values in latencies(times).items()
         for statistic in STATISTICS
     ]
-    duration = duration_s(simulation)
+    duration, is_limited = duration_s(simulation), limits != Limits()
     outputs = sum(time.output_len or 0 for time in times)
+    output_rate = _rate(outputs, duration)
     prompts = sum(request.prompt_len for request in simulation.requests)
     hits = sum(request.prefix_hit_tokens for request in simulation.requests)
     rates: dict[str, tuple[str, float | None]] = {
-        "requests": ("1/s", len(times) / duration),
-        "prompt_tokens": ("1/s", prompts / duration),
-        "output_tokens": ("1/s", outputs / duration),
-        "output_tokens_per_device": ("1/s", outputs / duration / num_devices),
+        "requests": ("1/s", _rate(len(times), duration)),
+        "prompt_tokens": ("1/s", _rate(prompts, duration)),
+        "output_tokens": ("1/s", output_rate),
+        "output_tokens_per_device": ("1/s", None if output_rate is None else output_rate / num_devices),
         "device_s_per_million_outputs": ("s", num_devices * duration / outputs * 1e6),
-        "goodput": ("1/s", None if limits == Limits() else goodput_per_s(times, limits, duration_s=duration)),
+        "goodput": ("1/s", goodput_per_s(times, limits, duration_s=duration) if duration and is_limited else None),
         "duration": ("s", duration),
         "steps": ("", float(simulation.num_steps)),
         "preemptions": ("", float(sum(request.num_preemptions for request in simulation.requests))),
@@ -114,6 +114,11 @@ def measure(simulation: Simulation, limits: Limits, num_devices: int) -> dict[tu
     return {(figure.name, figure.statistic): figure for figure in found}
 
 
+def _rate(amount: float, duration: float) -> float | None:
+    """None where step times of 0 s leave no time to have a rate over."""
+    return amount / duration if duration else None
+
+
 def duration_s(simulation: Simulation) -> float:
     """From the first arrival to the last output."""
     begin = min(request.times.arrival_s for request in simulation.requests)
@@ -121,28 +126,29 @@ def duration_s(simulation: Simulation) -> float:
 
 
 def find_binding(outcome: Outcome) -> dict[str, float] | None:
-    """Share of the run's time that each resource binds; None where no steps were kept."""
+    """Share of the ranks' time that each resource binds; None where no steps were kept, or they took no time."""
     steps, host_s = outcome.shown.steps, outcome.costs.shown.host_s
     if not steps:
         return None
     parts: dict[str, list[float]] = {name: [] for name in BINDING}
-    before = min(request.times.arrival_s for request in outcome.shown.requests)
+    begin = min(request.times.arrival_s for request in outcome.shown.requests)
+    ended: dict[int, float] = {}
     for step in steps:
-        gap = max(step.start_s - before, 0.0)
+        gap = max(step.start_s - ended.get(step.rank, begin), 0.0)
         parts["host"].append(min(gap, host_s))
         parts["load"].append(gap - min(gap, host_s))
-        parts[_binds(step, outcome.rules)].append(step.end_s - step.start_s)
-        before = step.end_s
+        parts[_binds(step, outcome.scenario.engine)].append(step.end_s - step.start_s)
+        ended[step.rank] = step.end_s
     whole = fsum(time for times in parts.values() for time in times)
-    return {name: fsum(times) / whole for name, times in parts.items()}
+    return {name: fsum(times) / whole for name, times in parts.items()} if whole else None
 
 
-def _binds(step: SimulatedStep, rules: SchedulerRules) -> str:
-    if (step.shape.num_scheduled_tokens or 0) >= rules.max_num_batched_tokens:
+def _binds(step: SimulatedStep, engine: EngineOptions) -> str:
+    if (step.shape.num_scheduled_tokens or 0) >= engine.max_num_batched_tokens:
         return "budget"
     if not step.num_waiting:
         return "step"
-    return "seats" if (step.shape.num_requests or 0) >= rules.max_num_seqs else "blocks"
+    return "seats" if (step.shape.num_requests or 0) >= engine.max_num_seqs else "blocks"
 
 
 def name_binding(shares: dict[str, float] | None) -> str | None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from random import Random
 
+_VARIATIONS = (0.001, 100.0)  # below, arrivals are even; above, all of a workload come at once
+_MOST_EXPONENT = 100.0  # of a length over its median: far beyond the longest, and within a float64
+
 
 def poisson_arrivals(rng: Random, *, rate_per_s: float, count: int) -> list[float]:
     """Times of a Poisson process."""
@@ -30,8 +33,9 @@ def poisson_arrivals(rng: Random, *, rate_per_s: float, count: int) -> list[floa
 def gamma_arrivals(rng: Random, *, rate_per_s: float, variation: float, count: int) -> list[float]:
     """Gaps of a gamma law; `variation` is their standard deviation over their mean (1: Poisson, above: bursts)."""
     _check_rate(rate_per_s)
-    if not (isfinite(variation) and variation > 0):
-        raise BadInput(f"variation of arrivals is {variation}: give a number above 0 (1 is Poisson).")
+    least, most = _VARIATIONS
+    if not least <= variation <= most:
+        raise BadInput(f"variation of arrivals is {variation}: give {least:g} to {most:g} (1 is Poisson).")
     shape = 1 / variation**2
     return list(accumulate(_gamma(rng, shape) / shape / rate_per_s for _ in range(count)))
 
@@ -70,7 +74,8 @@ class Lengths:
         """One length."""
         if not self.sigma:
             return self.median
-        return min(max(round(self.median * exp(self.sigma * _normal(rng))), self.least), self.most)
+        factor = exp(min(self.sigma * _normal(rng), _MOST_EXPONENT))
+        return max(round(min(self.median * factor, self.most)), self.least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MOONCAKE_BLOCK = 512
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_SHOWN = 40  # characters of a bad value
 OUTPUTS = 1 << 40  # sources of output texts; those of prompts are smaller
 
 
@@ -96,7 +98,7 @@ def read_csv(path: Path, *, limit: int | None = None) -> Workload:
         prompt, output, arrival = _numbers(path, line, row, OWN)
         shared = _whole(path, line, row, "prefix_len") or 0
         prefix = row.get("prefix") or None
-        if not 0 <= shared <= prompt or (prefix is None) != (shared == 0):
+        if not 0 <= shared <= max(prompt, 0) or (prefix is None) != (shared == 0):
             raise BadInput(
                 f"{path}, line {line}: prefix {prefix!r} with prefix_len {shared}: give both, the length within the "
                 f"prompt's {prompt} tokens, or neither."
@@ -106,17 +108,18 @@ def read_csv(path: Path, *, limit: int | None = None) -> Workload:
             source = sources.setdefault(prefix, len(sources))
             own = Segment(source=OUTPUTS + line, length=prompt - shared + output)
             text = (Segment(source=source, length=shared), own)
-        made.append(
-            Request(
-                request_id=row.get("request_id") or str(len(made)),
-                arrival_s=arrival,
-                prompt_len=prompt,
-                output_len=output,
-                max_tokens=_whole(path, line, row, "max_tokens"),
-                text=text,
-                after=row.get("after") or None,
+        with _told_where(path, line):
+            made.append(
+                Request(
+                    request_id=row.get("request_id") or str(len(made)),
+                    arrival_s=arrival,
+                    prompt_len=prompt,
+                    output_len=output,
+                    max_tokens=_whole(path, line, row, "max_tokens"),
+                    text=text,
+                    after=row.get("after") or None,
+                )
             )
-        )
     return Workload(requests=tuple(made))
 
 
@@ -124,38 +127,62 @@ def read_mooncake(path: Path, *, limit: int | None = None) -> Workload:
     """Mooncake's JSON lines, shared prefixes included; an output's text is nobody else's."""
     made: list[Request] = []
     left_out = 0
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(islice(lines, limit), 1):
-            try:
-                told = json.loads(line)
-                prompt, output = int(told["input_length"]), int(told["output_length"])
-                arrival_s, ids = float(told["timestamp"]) / 1000, [int(each) for each in told["hash_ids"]]
-            except (ValueError, KeyError, TypeError) as error:
-                raise BadInput(
-                    f"{path}, line {number}: {error!r}. A line of a Mooncake trace holds timestamp (ms), input_length, "
-                    "output_length and hash_ids."
-                ) from error
-            if prompt < 1 or output < 1:
-                left_out += 1
-                continue
+    for number, line in enumerate(islice(_lines(path), limit), 1):
+        try:
+            told = json.loads(line)
+            prompt, output = int(told["input_length"]), int(told["output_length"])
+            arrival_s, ids = float(told["timestamp"]) / 1000, [int(each) for each in told["hash_ids"]]
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise BadInput(
+                f"{path}, line {number}: {error!r}. A line of a Mooncake trace holds timestamp (ms), input_length, "
+                "output_length and hash_ids."
+            ) from error
+        if prompt < 1 or output < 1:
+            left_out += 1
+            continue
+        with _told_where(path, number):
             made.append(
                 Request(
                     request_id=str(number - 1),
                     arrival_s=arrival_s,
                     prompt_len=prompt,
                     output_len=output,
-                    text=(*_hashed(path, number, prompt, ids), Segment(source=OUTPUTS + number, length=output)),
+                    text=(*_hashed(prompt, ids), Segment(source=OUTPUTS + number, length=output)),
                 )
             )
     return Workload(requests=_from_zero(made), num_left_out=left_out)
 
 
-def _hashed(path: Path, number: int, prompt: int, ids: list[int]) -> Iterable[Segment]:
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of text, a byte order mark left out.
+
+    Raises:
+        BadInput: it is no text.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from file
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is no UTF-8 text ({error.reason}). Save it as UTF-8.") from error
+
+
+@contextmanager
+def _told_where(path: Path, line: int) -> Iterator[None]:
+    """What is wrong with a request is said with its line."""
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{path}, line {line}: {error}") from error
+
+
+def _hashed(prompt: int, ids: list[int]) -> Iterable[Segment]:
     if len(ids) != -(-prompt // MOONCAKE_BLOCK):
         raise BadInput(
-            f"{path}, line {number}: {len(ids)} hash_ids for {prompt} tokens; Mooncake writes one per "
-            f"{MOONCAKE_BLOCK} tokens, the last one for what is left."
+            f"{len(ids)} hash_ids for {prompt:.7g} tokens; Mooncake writes one per {MOONCAKE_BLOCK} tokens, the last "
+            "one for what is left."
         )
+    if not all(0 <= each < OUTPUTS for each in ids):
+        raise BadInput(f"a hash_id below 0 or above {OUTPUTS - 1}: it would be taken for another text.")
     for place, each in enumerate(ids):
         yield Segment(source=each, length=min(MOONCAKE_BLOCK, prompt - place * MOONCAKE_BLOCK))
 
@@ -168,7 +195,8 @@ def _read_lengths(path: Path, columns: _Columns, limit: int | None) -> Workload:
         if prompt < 1 or output < 1:
             left_out += 1
             continue
-        made.append(Request(request_id=str(line - 2), arrival_s=arrival, prompt_len=prompt, output_len=output))
+        with _told_where(path, line):
+            made.append(Request(request_id=str(line - 2), arrival_s=arrival, prompt_len=prompt, output_len=output))
     return Workload(requests=_from_zero(made), num_left_out=left_out)
 
 
@@ -179,20 +207,38 @@ def _from_zero(requests: list[Request]) -> tuple[Request, ...]:
 
 
 def _rows(path: Path, columns: _Columns, limit: int | None) -> Iterator[tuple[int, dict[str, str]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        needed = (columns.arrival, columns.prompt, columns.output)
-        missing = [name for name in needed if name not in (reader.fieldnames or ())]
+    reader = csv.DictReader(_lines(path))
+    try:
+        names = list(reader.fieldnames or ())
+        missing = [name for name in (columns.arrival, columns.prompt, columns.output) if name not in names]
         if missing:
-            raise BadInput(f"{path} has no column {', '.join(missing)}; its columns are {reader.fieldnames}.")
-        yield from enumerate(islice(reader, limit), 2)
+            raise BadInput(f"{path} has no column {', '.join(missing)}; its columns are {names}.")
+        if len(set(names)) < len(names):
+            raise BadInput(f"{path} has two columns of one name; its columns are {names}. Leave one out.")
+        for row in islice(reader, limit):
+            if None in row or None in row.values():
+                raise BadInput(f"{path}, line {reader.line_num}: {len(names)} values were expected, one a column.")
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise BadInput(
+            f"{path}, line {reader.line_num}: {error}. A CSV with {len(names)} columns was expected."
+        ) from error
 
 
 def _numbers(path: Path, line: int, row: Mapping[str, Any], columns: _Columns) -> tuple[int, int, float]:
-    try:
-        return int(row[columns.prompt]), int(row[columns.output]), columns.to_seconds(row[columns.arrival])
-    except (ValueError, TypeError) as error:
-        raise BadInput(f"{path}, line {line}: {error}. Lengths are whole tokens; see {columns.arrival}.") from error
+    read: dict[str, Callable[[str], Any]]
+    read = {columns.prompt: int, columns.output: int, columns.arrival: columns.to_seconds}
+    found: dict[str, Any] = {}
+    for name, convert in read.items():
+        try:
+            found[name] = convert(row[name])
+        except (ValueError, OverflowError) as error:
+            shown = row[name] if len(row[name]) <= _SHOWN else f"{row[name][:_SHOWN]}..."
+            raise BadInput(
+                f"{path}, line {line}: {name} is {shown!r}. Lengths are whole tokens, arrivals seconds or, in Azure's "
+                "traces, dates."
+            ) from error
+    return found[columns.prompt], found[columns.output], found[columns.arrival]
 
 
 def _whole(path: Path, line: int, row: Mapping[str, str | None], name: str) -> int | None:

@@ -1,7 +1,7 @@
 """A Run: one capture as a folder of Parquet tables and a manifest, opened again in milliseconds.
 
-It is written beside its place and renamed, so a half-written one is never found. `manifest.json` is written last and
-holds the schema version; another version is refused by name.
+It is written beside its place and put there in one step, so a half-written one is never found (`store/swap.py`).
+`manifest.json` is written last and holds the schema version; another version is refused by name.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import hashlib
 import json
 import re
 import shutil
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from stepscope.errors import BadInput, InvariantBroken, UnreadableTrace
 from stepscope.store.counter_table import counters_from_table, counters_to_table, describe_counters
 from stepscope.store.events import EventCounts, Events, EventStore, Origin, Track
 from stepscope.store.health import HealthRow
+from stepscope.store.swap import make_aside, put_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -55,7 +54,7 @@ def import_run(
     if target.exists() and not is_run(target):
         raise BadInput(f"{target}: is there already and is no run. Choose another folder, or remove it.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    aside = make_aside(target)
     try:
         inputs = [_write_store(store, aside / f"store-{i}") for i, store in enumerate(stores)]
         for name, table in (tables or {}).items():
@@ -68,29 +67,11 @@ def import_run(
         }
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=1, default=str) + "\n", encoding="utf-8")
         aside.chmod(0o755)
-        _swap(aside, target)
+        put_in_place(aside, target)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
     return target
-
-
-def _swap(aside: Path, target: Path) -> None:
-    """Put the new folder in place of the old one, which comes back if that fails."""
-    if not target.exists():
-        aside.rename(target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-    try:
-        target.rename(old / target.name)
-        aside.rename(target)
-    except BaseException:
-        if not target.exists():
-            (old / target.name).rename(target)
-        with suppress(OSError):
-            old.rmdir()  # empty, unless the old run could not come back: then it stays there
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_store(store: EventStore, folder: Path) -> dict[str, Any]:
@@ -136,6 +117,14 @@ def _content_hash(stores: Sequence[EventStore]) -> str:
             for column in counters_to_table(store.counters).columns:
                 digest.update(column.to_numpy().tobytes())
     return digest.hexdigest()
+
+
+def content_of(folder: Path) -> str:
+    """The hash of what a Run holds, from its manifest alone; empty where that cannot be read."""
+    try:
+        return str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def open_run(folder: str | Path) -> tuple[EventStore, ...]:

@@ -96,7 +96,42 @@ class _Kinds(dict[str, int]):
         return kind
 
 
-COLUMNS = ("start_ns", "duration_ns", "name_id", "kind", "track_id", "correlation_id")
+COLUMNS = {
+    "start_ns": np.int64,
+    "duration_ns": np.int64,
+    "name_id": np.int32,
+    "kind": np.int8,
+    "track_id": np.int32,
+    "correlation_id": np.int64,
+}
+_FIRST_ROWS = 1 << 16
+
+
+@dataclass(slots=True)
+class _Column:
+    """A column that grows by doubling: many small arrays would leave as much memory again in holes between them."""
+
+    dtype: type
+    values: Any = None
+    length: int = 0
+
+    def append(self, piece: Any) -> None:
+        """Some rows more."""
+        wanted = self.length + len(piece)
+        if self.values is None or wanted > len(self.values):
+            grown: Any = np.empty(
+                max(2 * self.length, wanted, _FIRST_ROWS), self.dtype
+            )  # unwritten, it takes no memory
+            grown[: self.length] = self.rows
+            self.values = grown
+        self.values[self.length : wanted] = piece
+        self.length = wanted
+
+    @property
+    def rows(self) -> Any:
+        """All rows so far, not a copy."""
+        return np.empty(0, self.dtype) if self.values is None else self.values[: self.length]
+
 
 # a start or duration that is not there; no capture lasts 292 years
 MISSING_NS = int(np.iinfo(np.int64).min)
@@ -106,7 +141,7 @@ FAR_NS = 2**61
 
 @dataclass(slots=True)
 class Columns:
-    """Column pieces, one per batch; where `keep` is given, only of the events that it keeps or that have no time."""
+    """Columns, batch after batch; where `keep` is given, only of the events that it keeps or that have no time."""
 
     health: HealthLog
     keep: Keep | None = None
@@ -118,7 +153,9 @@ class Columns:
     kinds: _Kinds = field(default_factory=_Kinds)
     unknown: Counter[str] = field(default_factory=Counter)
     ranges: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    pieces: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    columns: dict[str, _Column] = field(
+        default_factory=lambda: {name: _Column(dtype=dtype) for name, dtype in COLUMNS.items()}
+    )
     inputs: InputColumns = field(default_factory=InputColumns)
 
     def add(self, batch: Batch) -> None:
@@ -145,8 +182,8 @@ class Columns:
         )
         self.inputs.add(events, piece, self.names)
         piece = piece if self.keep is None else self._kept(piece, self.keep)
-        for column in COLUMNS:
-            self.pieces[column].append(getattr(piece, column))
+        for name, column in self.columns.items():
+            column.append(getattr(piece, name))
 
     def _kept(self, piece: Events, keep: Keep) -> Events:
         kept = keep(piece, list(self.names)) | missing(piece.start_ns) | missing(piece.duration_ns)
@@ -191,13 +228,7 @@ class Columns:
         self._pair_ranges()
         for category, count in sorted(self.unknown.items()):
             self.health.add("unknown_category", f"{category or '(none)'}: {count}", count)
-        columns = {name: self._joined(name) for name in ("kind", "track_id", "name_id", "start_ns", "duration_ns")}
-        return Events(correlation_id=self._joined("correlation_id"), **columns)
-
-    def _joined(self, name: str) -> Any:
-        pieces = self.pieces.pop(name, [])
-        dtype = {"kind": np.int8, "track_id": np.int32, "name_id": np.int32}.get(name, np.int64)
-        return np.concatenate(pieces).astype(dtype, copy=False) if pieces else np.empty(0, dtype)
+        return Events(**{name: column.rows for name, column in self.columns.items()})
 
     def to_tracks(self) -> list[Track]:
         """Two tracks a thread, host and device; `track_id` is a position in this list."""
@@ -239,17 +270,14 @@ class Columns:
         for column, values in zip(
             ("start_ns", "duration_ns", "kind", "name_id", "track_id"), zip(*rows, strict=True), strict=True
         ):
-            self.pieces[column].append(np.array(values, np.int64))
-        self.pieces["correlation_id"].append(np.full(len(rows), NO_ID, np.int64))
+            self.columns[column].append(np.array(values, np.int64))
+        self.columns["correlation_id"].append(np.full(len(rows), NO_ID, np.int64))
 
     def _ends(self) -> list[int]:
-        """The last end in each piece, times that no clock reads left out."""
-        ends = []
-        for start, duration in zip(self.pieces["start_ns"], self.pieces["duration_ns"], strict=True):
-            usable = (np.abs(start) < FAR_NS) & (duration < FAR_NS) & (start != MISSING_NS)
-            if usable.any():
-                ends.append(int(np.max((start + np.maximum(duration, 0))[usable])))
-        return ends
+        """The last end so far, times that no clock reads left out."""
+        start, duration = self.columns["start_ns"].rows, self.columns["duration_ns"].rows
+        usable = (np.abs(start) < FAR_NS) & (duration < FAR_NS) & (start != MISSING_NS)
+        return [int(np.max((start + np.maximum(duration, 0))[usable]))] if usable.any() else []
 
 
 def _track(thread: int, kind: int) -> int:

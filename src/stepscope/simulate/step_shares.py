@@ -1,4 +1,4 @@
-"""StepParts: how a simulated step's time divides among kinds of operators, as the step times are made up.
+"""StepShares: how a simulated step's time divides among kinds of operators, as the step times are made up.
 
 A StepTime has a part that follows the step's tokens alone and a part that reads the history. The first is divided as
 the cost model prices a step of so many tokens without history; step times that are no model's are not divided.
@@ -33,23 +33,23 @@ WHOLE = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
+class StepShares:
     """Names of parts, and of each step the share of each: [steps, names], rows sum to 1."""
 
     names: tuple[str, ...]
     shares: Array
 
 
-def divide_steps(shapes: Sequence[BatchShape], step_time: StepTime, served: Served | None) -> StepParts:
+def divide_steps(shapes: Sequence[BatchShape], step_time: StepTime, served: Served | None) -> StepShares:
     """The shares of every step."""
     rest = np.array([step_time.by_tokens[shape.num_scheduled_tokens or 0] for shape in shapes], float)
     whole = np.array([step_time.ticks(shape) for shape in shapes], float)
     of_rest = np.clip(np.divide(rest, whole, out=np.ones_like(rest), where=whole > 0), 0.0, 1.0)
     if served is None:
-        return StepParts(names=(WHOLE, HISTORY), shares=np.stack([of_rest, 1 - of_rest], axis=1))
+        return StepShares(names=(WHOLE, HISTORY), shares=np.stack([of_rest, 1 - of_rest], axis=1))
     names, table, index = _by_kind(shapes, served)
     shares = np.concatenate([table[index] * of_rest[:, None], (1 - of_rest)[:, None]], axis=1)
-    return StepParts(names=(*names, HISTORY), shares=shares)
+    return StepShares(names=(*names, HISTORY), shares=shares)
 
 
 def _by_kind(shapes: Sequence[BatchShape], served: Served) -> tuple[tuple[str, ...], Array, Array]:

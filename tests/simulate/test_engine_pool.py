@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stepscope.errors import BadInput
 from stepscope.simulate.balancer import ByHand
 from stepscope.simulate.engine import Options, simulate
-from stepscope.simulate.pool import EnginePool, simulate_replicas
+from stepscope.simulate.engine_pool import EnginePool, simulate_replicas
 from tests.simulate.random_load import random_load
 from tests.simulate.test_engine import ALL, RULES, affine, one_second, request, times
 

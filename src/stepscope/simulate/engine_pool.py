@@ -1,4 +1,4 @@
-"""Pool: engines that step on their own, each with a clock, a scheduler and a cache; a router sends them requests.
+"""EnginePool: engines that step on their own, each with a clock, a scheduler and a cache; a router sends them requests.
 
 Events are ordered by (time, priority, sequence): what comes from outside an engine, then the ends of steps, then the
 scheduling of next ones, so that engines that end a step at the same time see each other's news alike. A single engine
@@ -17,7 +17,7 @@ from stepscope.errors import BadInput, InvariantBroken
 from stepscope.simulate.arrivals import Arrivals, check_workload
 from stepscope.simulate.balancer import RankLoad, RoundRobin
 from stepscope.simulate.clock import to_ticks
-from stepscope.simulate.outcome import Outcome, StepSpan
+from stepscope.simulate.journal import Journal, StepSpan
 from stepscope.simulate.simulation import Options
 from stepscope.simulate.stages import check_stages
 from stepscope.simulate.step_time import price
@@ -78,23 +78,23 @@ class Events:
 class Listener(Protocol):
     """Who hears what an engine's steps bring."""
 
-    def ended(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def ended(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A request has its last token here."""
         ...
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         """A request has got blocks for KV that is elsewhere."""
         ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class PoolEngine:
+class PooledEngine:
     """One engine. `num_inside`: requests sent to it that have not ended."""
 
     policy: Policy
     rank: int
     pool: EnginePool
-    outcome: Outcome
+    journal: Journal
     events: Events
     listener: Listener
     num_inside: int = 0
@@ -109,13 +109,7 @@ class PoolEngine:
     @property
     def load(self) -> RankLoad:
         """What a router sees."""
-        policy = self.policy
-        return RankLoad(
-            num_waiting=policy.num_waiting,
-            num_running=policy.num_running,
-            kv_usage=1 - policy.num_free_blocks / self._num_blocks if self._num_blocks else 0.0,
-            num_inside=self.num_inside,
-        )
+        return RankLoad.of(self.policy, num_blocks=self._num_blocks, num_inside=self.num_inside)
 
     def wake(self, now: int) -> None:
         """Something came: schedule, unless a step is waited for."""
@@ -144,24 +138,24 @@ class PoolEngine:
         """Give a step to the device; when it ends."""
         if not plan.rows:
             return now
-        options = self.outcome.options
+        options = self.journal.options
         shape = plan.to_shape(with_rows=options.steps == "rows")
         start = max(now + to_ticks(options.host_s), self._free)
         self._free = start + price(self.pool.cost, shape)
-        self.outcome.num_steps += 1
-        self.outcome.num_tokens += shape.num_scheduled_tokens or 0
+        self.journal.num_steps += 1
+        self.journal.num_tokens += shape.num_scheduled_tokens or 0
         if options.steps != "none":
             span = StepSpan(start=start, end=self._free, rank=self.rank)
-            self.outcome.add_step(shape, span, self.policy, len(plan.preempted))
+            self.journal.add_step(shape, span, self.policy, len(plan.preempted))
         return self._free
 
     def _end(self, now: int) -> None:
         """Deliver the oldest step."""
         plan, _ = self._in_flight.popleft()
         ended = self.policy.update(plan)
-        self.outcome.deliver(plan, now)
+        self.journal.deliver(plan, now)
         if plan.rows:
-            self.outcome.end_of_run = max(self.outcome.end_of_run, now)
+            self.journal.end_of_run = max(self.journal.end_of_run, now)
         for live in ended:
             self.num_inside -= 1
             self.listener.ended(self, live, now)
@@ -178,22 +172,22 @@ def simulate_replicas(requests: Iterable[Request], pool: EnginePool, options: Op
     """
     asked = tuple(requests)
     check_workload(asked, pool.rules)
-    replicas = _Replicas(Arrivals(asked), pool, Outcome(options or Options()))
+    replicas = _Replicas(Arrivals(asked), pool, Journal(options or Options()))
     replicas.events.run(replicas.arrive)
-    return replicas.outcome.result(asked, replicas.outcome.end_of_run)
+    return replicas.journal.result(asked, replicas.journal.end_of_run)
 
 
 def start_engines(
-    pool: EnginePool, outcome: Outcome, events: Events, listener: Listener, first_rank: int = 0
-) -> list[PoolEngine]:
+    pool: EnginePool, journal: Journal, events: Events, listener: Listener, first_rank: int = 0
+) -> list[PooledEngine]:
     """A pool's engines, numbered from `first_rank` on."""
     return [
-        PoolEngine(policy=pool.rules.build(), rank=rank, pool=pool, outcome=outcome, events=events, listener=listener)
+        PooledEngine(policy=pool.rules.build(), rank=rank, pool=pool, journal=journal, events=events, listener=listener)
         for rank in range(first_rank, first_rank + pool.num_engines)
     ]
 
 
-def choose(chooser: Chooser, engines: Sequence[PoolEngine], request: Request, now: int) -> PoolEngine:
+def choose(chooser: Chooser, engines: Sequence[PooledEngine], request: Request, now: int) -> PooledEngine:
     """The engine that a request goes to; it counts as inside from now on."""
     chosen = engines[chooser.choose(request, now, [engine.load for engine in engines])]
     chosen.num_inside += 1
@@ -203,20 +197,20 @@ def choose(chooser: Chooser, engines: Sequence[PoolEngine], request: Request, no
 class _Replicas:
     """A pool that serves whole requests."""
 
-    def __init__(self, arrivals: Arrivals, pool: EnginePool, outcome: Outcome) -> None:
-        self.outcome = outcome
+    def __init__(self, arrivals: Arrivals, pool: EnginePool, journal: Journal) -> None:
+        self.journal = journal
         self.events = Events(arrivals)
-        self.engines = start_engines(pool, outcome, self.events, self)
+        self.engines = start_engines(pool, journal, self.events, self)
         self.chooser = pool.router.start(pool.num_engines)
 
     def arrive(self, request: Request, now: int) -> None:
         engine = choose(self.chooser, self.engines, request, now)
-        self.outcome.arrive(engine.policy.add(request), now, engine.rank)
+        self.journal.arrive(engine.policy.add(request), now, engine.rank)
         engine.wake(now)
 
-    def ended(self, _engine: PoolEngine, live: LiveRequest, now: int) -> None:
-        self.outcome.end(live, now)
+    def ended(self, _engine: PooledEngine, live: LiveRequest, now: int) -> None:
+        self.journal.end(live, now)
         self.events.arrivals.release(live.request.request_id, now)
 
-    def fetches(self, engine: PoolEngine, live: LiveRequest, now: int) -> None:
+    def fetches(self, engine: PooledEngine, live: LiveRequest, now: int) -> None:
         raise InvariantBroken(f"engine {engine.rank} fetches the KV of {live.request.request_id!r} at {now}")

@@ -1,4 +1,4 @@
-"""Outcome: what became of the requests and steps of a run so far, in ticks; at the end the Simulation."""
+"""Journal: what became of the requests and steps of a run so far, in ticks; at the end the Simulation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StepSpan:
     num_dummy: int = 0
 
 
-class Outcome:
+class Journal:
     """Requests inside, requests that ended and steps."""
 
     def __init__(self, options: Options) -> None:
