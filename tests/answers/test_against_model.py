@@ -539,3 +539,16 @@ def test_the_recorded_engine_is_priced_in_every_step_and_its_collectives_are_not
     in_steps = sum(row["measured_ns"] for part in ("families", "unexplained") for row in found[part])
     assert 0 < in_steps <= work
     assert {row["phase"] for row in found["launches"]} == {"prefill", "decode", "mixed"}
+
+
+def test_where_idle_is_withheld_products_are_a_share_of_device_work_alone() -> None:
+    events = steps((decoded(1, 4001), {GEMM: 2 * MS, FLASH: 6 * MS}))
+    events += [launch(MS + 50 + i, 100 + i) for i in range(40)]  # their kernels are not in the capture
+    account = to_account(events)
+    assert not account.ranks[0].budget.coverage.idle_claimable
+    found = compare_with_model(account, choice())
+    row = found.quantisation[0]
+    assert (row.is_wall, row.whole_ns, row.fraction) == (False, 8 * MS, 0.25)
+    assert row.largest == ("attention", 6 * MS)
+    assert found.launches[0].host_ns is None
+    assert any("idle time is withheld" in str(sentence) for sentence in found.sentences)

@@ -27,7 +27,7 @@ COUNTERS = Message(
     "torch_npu.profiler with aic_metrics=PipeUtilization, profiler_level=Level1"
 )
 ALL_RANKS = Message("profile all ranks in the same window and pass their directory")
-MODEL = Message("compare with the cost model for this model's config.json: a trace alone never holds the savings")
+MODEL = Message("name the model and the device (explain --model, --hardware): a trace alone never holds the savings")
 LAUNCHES = Message("record CPU and device activities together, so that graph launches are seen")
 SHAPES = Message(
     "record input shapes, in a run without graphs: vLLM --enforce-eager and --profiler-config "
