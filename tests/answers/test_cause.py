@@ -42,7 +42,7 @@ def named(a: Sequence[Event], b: Sequence[Event]) -> Causes:
 
 
 def engine(parts: dict[str, int], *, speed: float = 1.0, steps: int = STEPS) -> list[Event]:
-    """A CPU engine in one process, a decode step after another: each part's own ns, some in the engine, some in steps."""
+    """A CPU engine in one process, a decode step after another; `parts`: each one's own ns a step."""
     events, now = [], 0
     for i in range(steps):
         for name in (SCHEDULE, "step", OUTPUTS):
@@ -79,8 +79,8 @@ def test_a_slower_kernel_family_is_named_with_its_kernel() -> None:
     (first,) = causes.named
     assert (first.category, first.family, first.delta_ns) == ("compute", "attention", 240 * US)
     assert str(causes.headline) == (
-        "attention (compute) takes 240 us more a step: 800 us -> 1.04 ms, 100.0 % of the window's change, in 13 matched "
-        "decode steps."
+        "attention (compute) takes 240 us more a step: 800 us -> 1.04 ms, 100.0 % of the window's change, in 13 "
+        "matched decode steps."
     )
     assert "runs 3.69 -> 3.69 times" in str(first.sentences[1])
 
