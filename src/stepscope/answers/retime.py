@@ -77,8 +77,10 @@ def retime(capture: Account, changes: Changes) -> Retiming:
     """Retime a capture.
 
     Raises:
-        BadInput: the capture holds nothing of a category, a family or a name that is to be changed.
+        BadInput: the capture is empty, or holds nothing of a category, a family or a name that is to be changed.
     """
+    if not capture.ranks:
+        raise BadInput(f"{capture.source}: no work is in it, so nothing can be retimed. See `stepscope check`.")
     graphs = [find_dependencies(rank) for rank in capture.ranks]
     _check_names(capture, graphs, changes)
     apart = _why_apart(capture, graphs)

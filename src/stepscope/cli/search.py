@@ -129,7 +129,7 @@ def run_grid(grid: Sequence[GridPoint], keep: Path | None, *, workers: int | Non
     """Every point, in the order of the grid; kept ones are not run again, new ones are kept as they come."""
     kept = {} if keep is None else _read_kept(keep)
     if keep is not None:
-        keep.open("a", encoding="utf-8").close()  # what cannot be written is known before hours of work
+        _append(keep, "")  # what cannot be written is known before hours of work
     keys = [key_of(grid_point) for grid_point in grid]
     missing = [grid_point for grid_point, key in zip(grid, keys, strict=True) if key not in kept]
     found = dict(kept)
@@ -137,13 +137,17 @@ def run_grid(grid: Sequence[GridPoint], keep: Path | None, *, workers: int | Non
         for point in results:
             found[point["key"]] = point
             if keep is not None:
-                _append(keep, point)
+                _append(keep, json.dumps(point, ensure_ascii=False) + "\n")
     return [found[key] for key in keys]
 
 
-def _append(keep: Path, point: Point) -> None:
-    with keep.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(point, ensure_ascii=False) + "\n")
+def _append(keep: Path, text: str) -> None:
+    try:
+        with keep.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{keep}: cannot be written ({reason}). Choose another file.") from error
 
 
 def _read_kept(keep: Path) -> dict[str, Point]:

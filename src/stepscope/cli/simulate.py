@@ -151,7 +151,7 @@ def keep_run(outcome: Outcome, folder: Path, document: dict[str, Any]) -> None:
     """Write a run folder.
 
     Raises:
-        BadInput: it would hold more steps than a report can show.
+        BadInput: it would hold more steps than a report can show, or cannot be written.
     """
     if len(outcome.shown.steps) > MOST_STEPS:
         raise BadInput(
@@ -159,7 +159,11 @@ def keep_run(outcome: Outcome, folder: Path, document: dict[str, Any]) -> None:
             "at most. Simulate fewer requests (--requests), or leave --output out."
         )
     described = {name: value for name, value in document.items() if name != "figures"}
-    write_simulated_run(outcome, folder, described)
+    try:
+        write_simulated_run(outcome, folder, described)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{folder}: cannot be written ({reason}). Choose another folder.") from error
     document["run"] = str(folder)
 
 

@@ -211,7 +211,7 @@ def _text(value: Any, where: str) -> str:
 
 def _number(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
-        raise BadInput(f"{where}: expected a number of 0 to {_MOST:g}, found {_shown(value)}.")
+        raise BadInput(f"{where}: expected a number of 0 or more, at most {_MOST:g}, found {_shown(value)}.")
     return float(value)
 
 
@@ -222,7 +222,7 @@ def _shown(value: Any) -> str:
 
 def _count(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise BadInput(f"{where}: expected a whole number of 0 to {_MOST:g}, found {_shown(value)}.")
+        raise BadInput(f"{where}: expected a whole number of 0 or more, at most {_MOST:g}, found {_shown(value)}.")
     return value
 
 

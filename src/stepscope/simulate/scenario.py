@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepscope.simulate.simulation import Detail
 
 MOST_BLOCKS, MOST_ENGINES = 50_000_000, 10_000  # whose state the simulator keeps
-_MOST = {"block_size": 1 << 16, "max_num_seqs": 1 << 22, "max_num_batched_tokens": 1 << 22}  # tables are as long
+_MOST = {"block_size": 1 << 16, "max_num_seqs": 1 << 21, "max_num_batched_tokens": 1 << 21}  # tables are as long
 MOST_GAPS = 20_000_000  # outputs whose gaps are kept for ITL; beyond, memory would grow with them
 
 

@@ -221,7 +221,7 @@ def _rows(path: Path, columns: _Columns, limit: int | None) -> Iterator[tuple[in
             yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(
-            f"{path}, line {reader.line_num}: {error}. A CSV with {len(names)} columns was expected."
+            f"{path}, after line {reader.line_num}: {error}. A CSV with {len(names)} columns was expected."
         ) from error
 
 
