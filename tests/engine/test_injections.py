@@ -46,10 +46,22 @@ ONE_RANK = {
 }
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """The recorder for its markers alone: its step log and the truth would cost time that is no part of the engine."""
+    given = engine_environment(folder)
+    for name in ("STEPSCOPE_STEP_LOG", "STEPSCOPE_EXPERTS", "STEPSCOPE_TRUTH"):
+        given.pop(name)
+    return given | {
+        "VLLM_PLUGINS": "stepscope_record",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def drive(num_ranks: int, folder: Path) -> Path:
     done = subprocess.run(
         [str(PYTHON), str(HERE / "drive_injections.py"), str(num_ranks), str(folder)],
-        env=engine_environment(folder) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
+        env=environment(folder),
         capture_output=True,
         text=True,
         timeout=900,

@@ -57,7 +57,7 @@ def find_causes(matched: Sequence[Matched], differences: Sequence[Difference]) -
 
     Another path is no reason against naming a cause: an added kernel may be the cause.
     """
-    stops = [d for d in differences if d.effect == "evidence" and d.id != "coverage"]
+    stops = [d for d in differences if d.id == "lane" or (d.effect == "evidence" and d.id != "coverage")]
     if stops:
         return Causes(
             named=(),
@@ -73,6 +73,8 @@ def find_causes(matched: Sequence[Matched], differences: Sequence[Difference]) -
 
 def _nothing(groups: Sequence[Group]) -> Message:
     told = [group for group in groups if group.least_ns is not None]
+    if not groups:
+        return say("No cause is named: no step of A has the phase and shape of a step of B.")
     if not told:
         most = max((group.num_pairs for group in groups), default=0)
         return say(

@@ -54,8 +54,7 @@ class Changes:
         for name, factor in (*named, ("host", self.host)):
             if not 0 <= factor <= _MOST_FACTOR:
                 raise BadInput(
-                    f"{name}={factor}: give a factor of 0 to {_MOST_FACTOR:g}; 1 changes nothing, 0 takes "
-                    "it away."
+                    f"{name}={factor}: give a factor of 0 to {_MOST_FACTOR:g}; 1 changes nothing, 0 takes it away."
                 )
 
     def factor(self, account: Account, name: str = "") -> float:
