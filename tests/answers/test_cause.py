@@ -42,11 +42,7 @@ def named(a: Sequence[Event], b: Sequence[Event]) -> Causes:
 
 
 def engine(parts: dict[str, int], *, speed: float = 1.0, steps: int = STEPS) -> list[Event]:
-<<<<<<< HEAD
-    """A CPU engine in one process, one decode step after another: each part's own ns, in the engine or in steps."""
-=======
     """A CPU engine in one process, a decode step after another; `parts`: each one's own ns a step."""
->>>>>>> wt-hypo
     events, now = [], 0
     for i in range(steps):
         for name in (SCHEDULE, "step", OUTPUTS):
