@@ -53,6 +53,7 @@ def test_the_unit_of_time_and_the_order_of_points_do_not_matter(scale: float) ->
         ([1e-3 + 1e-8 * x for x in X], "not_reached", "not reached in this grid"),
         ([1e-5 * x for x in X], "passed", "the bend is below this grid"),
         ([1e-3 + 4e-6 * x for x in X], "straight", "a straight line explains"),
+        ([1e-3 + 4e-6 * x + 1.6e-6 * max(x - 128, 0) for x in X], "straight", "a straight line explains"),
     ],
 )
 def test_without_a_bend_the_answer_says_which_side(seconds: list[float], answer: str, said: str) -> None:

@@ -95,6 +95,17 @@ def test_the_simulator_pays_what_the_cost_model_asks(tmp_path: Path) -> None:
         assert own["figures"]["step_s"]["value"] == pytest.approx(asked["figures"]["step_s"]["value"], rel=0.05)
 
 
+def test_every_request_of_a_large_cell_decodes_in_its_window(tmp_path: Path) -> None:
+    """The first request must not end while the last one's prompt is still under way."""
+    axes: dict[str, Any] = {"decode_batches": (16, 128), "decode_context_lens": (1024,)}
+    for budget in (160, 4096):
+        held = Held(max_num_batched_tokens=budget)
+        made = Plan(grid="own", engine="simulator", model=DEMO, hardware="h200", held=held, **axes)
+        results = run_sweep(made, tmp_path / str(budget))
+        assert [result["status"] for result in results] == ["ok", "ok"]
+        assert {len(result["samples_s"]) for result in results} == {made.window.decode_steps}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_sweep_goes_on_to_the_same_table(workers: int, tmp_path: Path) -> None:
     made = plan()

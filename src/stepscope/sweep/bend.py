@@ -3,8 +3,9 @@
 t = a + b x + c max(x - x*, 0), a, b, c >= 0, errors relative to t. x* is tried on a fine grid between the second and
 the last but one point, for on either side of a bend two points are needed to see it. It is taken where it pays for its
 two parameters: n log(mean square error) + parameters x log(n) is least (Schwarz, "Estimating the Dimension of a Model",
-1978), with errors below the points' own noise counting as that. Refits draw each point's samples anew with replacement
-and leave out one point between the ends: where the samples are all alike the interval is what the grid leaves open.
+1978), with errors below the points' own noise counting as that, and only if the slope at least doubles there. Refits
+draw each point's samples anew with replacement and leave out one point between the ends: where the samples are all alike
+the interval is what the grid leaves open.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Answer = Literal["found", "not_reached", "passed", "straight", "not_measured"]
 LEAST_POINTS = 5
 _PER_OCTAVE = 4  # bends that are tried
+_TURN = 1.0  # c / b: the slope at least doubles, or it is a line that is not quite straight
 _NOISE = 0.01  # relative: errors below it are all alike
 _FALLING, _PROPORTIONAL = (
     0.5,
@@ -148,18 +150,24 @@ def _noise(points: Sequence[Point]) -> float:
 def _bend_of(x: Array, y: Array, noise: float) -> float | None:
     candidates = _candidates(x)
 
-    def error_of(index: int | None) -> float:
+    def fit_at(index: int | None) -> tuple[Array, Array]:
         columns = [np.ones_like(x), x]
         if index is not None:
             columns.append(np.maximum(x - candidates[index], 0.0))
         a = np.column_stack(columns)
-        predicted = a @ fit_robust(a, y, rounds=_ROUNDS)
-        error = float(np.mean((predicted / y - 1) ** 2)) + noise**2
-        parameters = len(columns) + (index is not None)
+        return a, fit_robust(a, y, rounds=_ROUNDS)
+
+    def error_of(index: int | None) -> float:
+        a, coefficients = fit_at(index)
+        error = float(np.mean((a @ coefficients / y - 1) ** 2)) + noise**2
+        parameters = len(coefficients) + (index is not None)
         return exp((log(error) + parameters * log(len(x)) / len(x)) / 2)
 
     found = choose_bend(range(len(candidates)), error_of)
-    return None if found is None else candidates[found]
+    if found is None:
+        return None
+    _, (_, before, more) = fit_at(found)
+    return candidates[found] if more >= _TURN * before else None
 
 
 def _candidates(x: Array) -> list[float]:

@@ -27,6 +27,7 @@ Engine = Literal["vllm", "server", "simulator", "cost"]
 ENGINES: tuple[Engine, ...] = ("vllm", "server", "simulator", "cost")
 Count = Annotated[int, Meta(ge=1)]
 _K = 1024
+_LEAST_BUDGET = 2048  # tokens of a step: contexts are filled in fewer steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def output_len(self, cell: Cell) -> int:
         """Of a decode cell's request: the first one outlives the others' prompts, warm-up, window and profile."""
         w, prompts = self.window, cell.batch * cell.context_len
-        return -(-prompts // self.max_num_batched_tokens) + w.warmup_steps + w.decode_steps + w.profiled_steps + 8
+        left = max(
+            self.max_num_batched_tokens - cell.batch, 1
+        )  # of a step's budget beside requests that decode already
+        return -(-prompts // left) + w.warmup_steps + w.decode_steps + w.profiled_steps + 8
 
     @property
     def longest(self) -> int:
@@ -144,7 +148,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def max_num_batched_tokens(self) -> int:
         """Budget of a step: the largest prefill runs in one."""
-        return self.held.max_num_batched_tokens or max((*self.prefill_tokens, *self.decode_batches, 512))
+        return self.held.max_num_batched_tokens or max((*self.prefill_tokens, *self.decode_batches, _LEAST_BUDGET))
 
     @property
     def max_model_len(self) -> int:
