@@ -1,7 +1,7 @@
 """sgl-project/sglang#5031, #4773: first-use compilation, not prefill.
 
-Stated: an idle server and one prompt of 8009 new tokens; 90 s until the first decode line, then 52.2 tok/s steadily. The
-log has DeepGEMM JIT lines. So the cold step is flagged and kept out of statistics, and 90 s is about two orders of
+Stated: an idle server and one prompt of 8009 new tokens; 90 s until the first decode line, then a steady 52.2 tok/s.
+The log has DeepGEMM JIT lines. So the cold step is flagged and kept out of statistics, and 90 s is about two orders of
 magnitude more than 8009 tokens take.
 """
 
