@@ -19,6 +19,7 @@ from stepscope.answers.compare import PART_MEANING, compare
 from stepscope.answers.findings import _SENTENCES
 from stepscope.answers.kernels import CHANGE_MEANING
 from stepscope.answers.kv_saving import FULL_HEADS, UNCOMPRESSED, WHOLE_LATENT
+from stepscope.answers.load_findings import _LIMITS
 from stepscope.answers.paths import DIFFERENCE_MEANING
 from stepscope.answers.questions import QUESTIONS
 from stepscope.answers.verdict import Outcome, VerdictStatus
@@ -153,6 +154,7 @@ def _of_tables() -> Iterator[tuple[str, str]]:
         "REASON_MEANING": [*REASON_MEANING.values()],
         "SIGNAL_KINDS": [words for kind in SIGNAL_KINDS for words in (kind.name, kind.layer)],
         "QUESTIONS": [question.title for question in QUESTIONS],
+        "_LIMITS": [*_LIMITS.values()],
         "_SENTENCES": [words for _, *sentences in _SENTENCES for words in sentences],
         "DIFFERENCE_MEANING": [*DIFFERENCE_MEANING.values()],
         "PART_MEANING": ["wall", *PART_MEANING, *PART_MEANING.values()],

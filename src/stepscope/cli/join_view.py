@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from stepscope.answers.load_findings import find_load_findings
 from stepscope.join.disaggregated import STAGES
 from stepscope.join.figures import DEFINITIONS
 from stepscope.messages import Message, say
@@ -34,6 +35,7 @@ def evidence_sections(joined: Joined, translate: Callable[[Message], str] = str)
         _joined_section(joined, t),
         _metrics_section(joined, t),
         _definition_section(joined, t),
+        _load_section(joined, t),
         _warning_section(joined, t),
         _reconciliation_section(joined, t),
         _request_section(joined, t),
@@ -129,6 +131,15 @@ def _define(name: str, unit: str, meaning: str, t: Say) -> str:
     if not unit:
         return t(say("{name}: {meaning}.", name=name, meaning=meaning))
     return t(say("{name} ({unit}): {meaning}.", name=name, unit=unit, meaning=meaning))
+
+
+def _load_section(joined: Joined, t: Say) -> Section | None:
+    shape = say("{finding}  [{grade}] Not shown: {not_shown}.")
+    lines = [
+        t(Message(shape.template, {"finding": f.text, "grade": say(f.grade), "not_shown": f.not_shown}))
+        for f in find_load_findings(joined)
+    ]
+    return Section(title=t(say("What stands out in the load")), lines=tuple(lines)) if lines else None
 
 
 def _warning_section(joined: Joined, t: Say) -> Section | None:
