@@ -4,8 +4,8 @@ t = a + b x + c max(x - x*, 0), a, b, c >= 0, errors relative to t. x* is tried 
 the last but one point, for on either side of a bend two points are needed to see it. It is taken where it pays for its
 two parameters: n log(mean square error) + parameters x log(n) is least (Schwarz, "Estimating the Dimension of a Model",
 1978), with errors below the points' own noise counting as that, and only if the slope at least doubles there. Refits
-draw each point's samples anew with replacement and leave out one point between the ends: where the samples are all alike
-the interval is what the grid leaves open.
+draw each point's samples anew with replacement and leave out one point between the ends: where the samples are all
+alike, the interval is what the grid leaves open.
 """
 
 from __future__ import annotations
