@@ -128,14 +128,17 @@ def test_a_cause_is_seen_through_a_machine_that_is_slower_as_a_whole() -> None:
     assert "All families together take 1.30 times as long in B" in str(first.sentences[-1])
 
 
-@pytest.mark.parametrize("speed", [0.7, 1.0, 1.3])
-def test_nothing_is_named_where_everything_changed_alike_or_nothing_did(speed: float) -> None:
+@pytest.mark.parametrize("speed", [0.7, 1.3])
+def test_nothing_is_named_where_everything_changed_alike(speed: float) -> None:
     causes = named(engine(PARTS), engine(PARTS, speed=speed))
     assert causes.named == ()
     assert str(causes.headline).startswith("No cause stands out beyond noise: in 16 matched decode steps")
 
 
 def test_a_capture_with_itself_has_no_cause() -> None:
+    causes = named(engine(PARTS), engine(PARTS))
+    assert causes.named == ()
+    assert str(causes.headline) == "No cause stands out: 16 matched decode steps differ by nothing."
     assert named(compose(BASE), compose(BASE)).named == ()
 
 

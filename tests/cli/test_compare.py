@@ -27,6 +27,10 @@ def test_a_capture_with_itself_differs_by_nothing_beyond_noise() -> None:
     assert document["schema"] == "stepscope.comparison/1"
     assert (document["verdict"]["status"], document["differences"], document["unmatched"]) == ("given", [], [])
     assert document["verdict"]["sentences"] == ["No difference beyond noise in the wall time of 20 workloads."]
+    assert document["cause"] == {
+        "headline": "No cause is named: 6 matched steps of one phase are too few for a bound over all families.",
+        "named": [],
+    }
     assert {w["rank"] for w in document["workloads"]} == {0, 1}
     assert all(w["wall"]["delta_ns"] == 0 for w in document["workloads"])
 
@@ -44,6 +48,7 @@ def test_the_formats_hold_the_same_facts() -> None:
     for view in (text, markdown):
         assert "No difference beyond noise" in view
         assert "B - A" in view
+    assert text.startswith("Cause\n  No cause ")
     assert text.index("What differs") < text.index("Verdict") < text.index("Matched steps")
     rows = list(csv.DictReader(io.StringIO(done("compare", GLM, GLM, "--format", "csv"))))
     assert tuple(rows[0]) == ROW_COLUMNS

@@ -81,6 +81,12 @@ def _nothing(groups: Sequence[Group]) -> Message:
             "No cause is named: {n} matched steps of one phase are too few for a bound over all families.", n=most
         )
     largest = max(told, key=lambda group: group.num_pairs)
+    if not largest.least_ns:
+        return say(
+            "No cause stands out: {n} matched {phase} steps differ by nothing.",
+            n=largest.num_pairs,
+            phase=largest.phase,
+        )
     return say(
         "No cause stands out beyond noise: in {n} matched {phase} steps a change below {least} a step is not told from "
         "how steps of one shape differ anyway.",
