@@ -41,13 +41,13 @@ wheel: $(VENV)/.stamp ## the wheel builds, installs in an empty environment and 
 reference: $(VENV)/.stamp ## write docs/reference.md again from the declared tables
 	$(BIN)/python tools/write_reference.py
 
-check-engine: $(VENV)/.stamp ## with the real engine, a real browser and Perfetto's own engine
+check-engine: $(VENV)/.stamp ## with the real engine, a real browser, Perfetto's own engine, Ray and numba
 	sh examples/install_engine.sh $(ENGINE_VENV)
 	tools/install_browser.sh
-	$(BIN)/python -m pip install --quiet --editable '.[dev,browser]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,browser,fast,ray]'
 	tools/fetch_engine_sources.sh $(ENGINE_VENV)/bin/python $(SOURCES)
 	STEPSCOPE_ENGINE_PYTHON=$(ENGINE_VENV)/bin/python STEPSCOPE_ENGINE_SOURCES=$(SOURCES) \
-		$(BIN)/pytest -m "engine or browser"
+		$(BIN)/pytest -m "(engine or browser or extra) and not slow"
 
 check-long: $(VENV)/.stamp ## what takes longer: trials, reading, simulated against measured latencies, the demo sweep
 	$(BIN)/pytest -m slow

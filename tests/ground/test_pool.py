@@ -190,6 +190,7 @@ def test_an_interrupt_leaves_no_process_behind(tmp_path: object) -> None:
             os.kill(worker, 0)
 
 
+@pytest.mark.extra
 def test_ray_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -74,6 +74,7 @@ def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.extra
 def test_ray_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     there = open_trace(EXAMPLE, concurrency=Concurrency(workers=None, ray=True))

@@ -61,6 +61,7 @@ def test_it_answers_wherever_nobody_is_preempted() -> None:
     assert answered > 80
 
 
+@pytest.mark.extra
 @needs_numba
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1_000_000), st.sampled_from(["vllm", "async", "sarathi"]))
@@ -74,7 +75,7 @@ def test_compiled_and_python_loops_are_the_same(seed: int, order: str) -> None:
         assert (plain.num_steps, plain.end) == (compiled.num_steps, compiled.end)
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_numba)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=[needs_numba, pytest.mark.extra])])
 def test_a_run_of_weeks_is_as_exact(compiled: bool) -> None:
     hour = 3600 * TICKS_PER_S
     slow = StepTime(by_tokens=tuple(hour + tokens for tokens in range(100)))
@@ -85,7 +86,7 @@ def test_a_run_of_weeks_is_as_exact(compiled: bool) -> None:
     assert found.end_s > 6 * 86_400
 
 
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_numba)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=[needs_numba, pytest.mark.extra])])
 def test_a_run_that_outgrows_its_integers_on_the_way_starts_again_with_larger_ones(compiled: bool) -> None:
     minute = 60 * TICKS_PER_S
     slow = StepTime(by_tokens=tuple(minute + tokens for tokens in range(100)))

@@ -132,6 +132,7 @@ def _text(folder: Path, cell: Cell) -> str | None:
     return path.read_text() if path.exists() else None
 
 
+@pytest.mark.extra
 def test_ray_gives_the_same_table(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     made = plan("cost")
