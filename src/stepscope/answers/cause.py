@@ -234,4 +234,4 @@ def _not_shown(category: str) -> Message:
         return say("what the engine did meanwhile: record its process beside the workers")
     if category == "comm":
         return say("whether it is transfer or waiting for a late rank, unless all ranks were recorded")
-    return say("why it takes longer: look at what changed in this code, its settings or its inputs")
+    return say("why: look at what changed in this code, its settings or its inputs")
