@@ -94,8 +94,8 @@ def _tails(steps: Sequence[Step]) -> Iterator[Finding]:
         rank=None,
         text=say(
             "{tails} of {count} prefill chunks are small tails (at most {quarter} of up to {largest} tokens); {small} "
-            "steps with no more prefill than that take {time}: launches, copies, metadata and small expert groups for little "
-            "work.",
+            "steps with no more prefill than that take {time}: launches, copies, metadata and small expert groups for "
+            "little work.",
             small=len(small),
             tails=sizes.num_tails,
             count=len(sizes.sizes),
