@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
 
 from stepscope.answers.compare import compare
 from stepscope.answers.noise import MIN_VALUES
+from tests.answers.test_any_capture import CAPTURES
 from tests.answers.test_compare import BASE, Load, compose, layers
 from tests.traces import (
     ALL_REDUCE,
@@ -200,3 +202,11 @@ def test_prompts_that_lost_their_prefix_hits_come_first() -> None:
     assert str(causes.headline) == (
         "The same prompts (800 tokens) had 800 of their tokens computed instead of 200: prefix hits 600 -> 0 tokens."
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(a=CAPTURES, b=CAPTURES)
+def test_any_two_captures_are_compared_and_none_with_itself_has_a_cause(a: list[Event], b: list[Event]) -> None:
+    first = to_account(a)
+    assert str(compare(first, to_account(b)).causes.headline).strip()
+    assert compare(first, first).causes.named == ()

@@ -40,10 +40,10 @@ def find_blocking(rank: RankAccount) -> Blocking | None:
     rows = np.flatnonzero(
         (e.kind == RUNTIME) & blocks[e.name_id] & np.isin(e.track_id, launching_tracks(store, rank.table))
     )
-    if not len(rows):
-        return None
     rows = rows[np.argsort(e.start_ns[rows], kind="stable")]
     calls = union(e.start_ns[rows], e.end_ns[rows])
+    if not len(calls):
+        return None
     place = np.maximum(np.searchsorted(calls.starts, gaps.starts, side="right") - 1, 0)
     begun = (calls.starts[place] < gaps.starts) & (gaps.starts < calls.ends[place])
     if not begun.any():

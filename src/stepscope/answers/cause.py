@@ -57,11 +57,11 @@ def find_causes(matched: Sequence[Matched], differences: Sequence[Difference]) -
 
     Another path is no reason against naming a cause: an added kernel may be the cause.
     """
-    stops = [d for d in differences if d.id == "lane" or (d.effect == "evidence" and d.id != "coverage")]
+    stops = [d for d in differences if d.id in ("lane", "vendor") or (d.effect == "evidence" and d.id != "coverage")]
     if stops:
         return Causes(
             named=(),
-            headline=say("No cause is named: the captures were not recorded alike ({what}).", what=stops[0].text),
+            headline=say("No cause is named: the captures do not compare ({what}).", what=stops[0].text),
         )
     with_host = all(d.effect != "overhead" for d in differences)
     groups = [group for m in matched for group in find_changes(m, with_host=with_host)]
@@ -234,4 +234,4 @@ def _not_shown(category: str) -> Message:
         return say("what the engine did meanwhile: record its process beside the workers")
     if category == "comm":
         return say("whether it is transfer or waiting for a late rank, unless all ranks were recorded")
-    return say("why it takes longer: look at what changed in this code, its settings or its inputs")
+    return say("why: look at what changed in this code, its settings or its inputs")

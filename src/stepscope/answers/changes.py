@@ -167,7 +167,7 @@ def _group(a: _Side, b: _Side, pairs: _Pairs) -> Group:
         account: _rest(*times, common.get(_clock(account), common["all"]).ratio)
         for account, times in pairs.times.items()
     }
-    window = estimate(np.sum(list(rests.values()), axis=0).tolist() if rests else [])
+    window = estimate(sum(rests.values(), np.zeros(len(pairs.windows[0]), np.int64)).tolist())
     one_in = MISSED * max(len(rests), 1)
     least = None
     if None not in (window.low_ns, window.high_ns) and estimate(pairs.windows[0].tolist(), one_in).low_ns is not None:

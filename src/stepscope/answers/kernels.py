@@ -139,6 +139,8 @@ def compare_kernels(a: StepWork, b: StepWork, pairs: Sequence[tuple[int, int]]) 
 
 def _by_name(work: StepWork, places: list[int]) -> dict[str, tuple[Account, Int64]]:
     rows = np.flatnonzero(np.isin(work.place, places))
+    if not len(rows):
+        return {}
     rows = rows[np.argsort(work.name_id[rows], kind="stable")]
     ids, starts = np.unique(work.name_id[rows], return_index=True)
     found = {}

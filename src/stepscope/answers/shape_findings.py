@@ -86,14 +86,17 @@ def _tails(steps: Sequence[Step]) -> Iterator[Finding]:
     small = [
         s for s in steps if s.boundary.shape.prefill.query_sum and is_tail(s.boundary.shape.prefill.query_sum, largest)
     ]
+    if len(small) < 2:  # tails that share their steps with other prefill cost little
+        return
     yield Finding(
         id="small_tails",
         layer="chunk",
         rank=None,
         text=say(
-            "{tails} of {count} prefill chunks are small tails (at most {quarter} of up to {largest} tokens); steps "
-            "with no more prefill than that take {time}: launches, copies, metadata and small expert groups for little "
-            "work.",
+            "{tails} of {count} prefill chunks are small tails (at most {quarter} of up to {largest} tokens); {small} "
+            "steps with no more prefill than that take {time}: launches, copies, metadata and small expert groups for "
+            "little work.",
+            small=len(small),
             tails=sizes.num_tails,
             count=len(sizes.sizes),
             quarter=show_count(largest // 4),
