@@ -154,8 +154,10 @@ def test_our_errors_travel_with_what_they_carry(error: StepscopeError) -> None:
 
 
 INTERRUPTED = """
-import os, sys, time
+import os, signal, sys, time
 from stepscope.pool import map_tasks
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
 
 def stay(number):
     print(os.getpid(), flush=True)
