@@ -136,7 +136,7 @@ def test_what_is_not_there_cannot_be_changed(changes: dict[str, object], told: s
 
 @pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf")])
 def test_factors_are_numbers_of_0_or_more(factor: float) -> None:
-    with pytest.raises(BadInput, match="factor of 0 or more"):
+    with pytest.raises(BadInput, match="give a factor of 0 to"):
         Changes(host=factor)
 
 

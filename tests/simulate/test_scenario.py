@@ -48,7 +48,8 @@ def test_a_calibration_with_draws_gives_percentiles_of_them() -> None:
 
 def test_steps_that_take_no_time_have_no_rates_and_nothing_binds() -> None:
     nothing = Factor(value=0.0, low=0.0, high=0.0)
-    free = plain_calibration(host_s=nothing, fixed={"step_s": nothing})
+    below_a_tick = Factor(value=1e-15, low=1e-15, high=1e-15)
+    free = plain_calibration(host_s=nothing, fixed={"step_s": below_a_tick})
     at_once = tuple(replace(request, arrival_s=0.0) for request in poisson_load(count=3))
     outcome = run_scenario(replace(plain_scenario(), requests=at_once, calibration=free))
     figures = {figure.name: figure.value for figure in find_figures(outcome, LIMITS) if figure.statistic == "total"}

@@ -34,7 +34,19 @@ _MOST_SHOWN = 60  # characters of a wrong value
 _PLAN = ("tp", "dp", "ep", "pp", "cp")
 _TEXTS = ("name", "model", "engine", "engine_version", "cost")
 _TABLES = ("plan", "dtypes", "source", "families", "fixed", "ranges", "held_out", "left_out", "draws")
-_KNOWN = {"format", "version", *_TEXTS, *_TABLES, "hardware", "host_s", "drift", "tied", "unexplained_fraction"}
+_COUNTED = ("families", "fixed", "draws")
+_KNOWN = {
+    "format",
+    "version",
+    *_TEXTS,
+    *_TABLES,
+    "hardware",
+    "host_s",
+    "drift",
+    "tied",
+    "unexplained_fraction",
+    "num_entries",
+}
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -74,6 +86,11 @@ def parse_calibration(text: str, where: str) -> Calibration:
     if texts["cost"] not in get_args(CalibratedCost):
         raise BadInput(f"{where}: cost is '{texts['cost']}'. Known: {', '.join(get_args(CalibratedCost))}.")
     tables = {key: _table(data.get(key, {}), f"{where}: {key}") for key in _TABLES}
+    there = sum(len(tables[key]) for key in _COUNTED)
+    if data.get("num_entries", there) != there:
+        raise BadInput(
+            f"{where}: num_entries is {data['num_entries']!r} and {there} are there: the file was cut. Copy it again."
+        )
     share = data.get("unexplained_fraction")
     return Calibration(
         name=texts["name"],
@@ -133,6 +150,7 @@ def to_toml(calibration: Calibration) -> str:
         f"# Steps fitted: {_printable(seen or 'not said')}. Each number carries its 90 % interval, in seconds.",
         f"format = {_quote(FORMAT)}",
         f"version = {VERSION}",
+        f"num_entries = {sum(len(getattr(c, key)) for key in _COUNTED)}  # of {', '.join(_COUNTED)}",
         *(f"{key} = {_quote(getattr(c, key))}" for key in _TEXTS),
         *([] if c.hardware is None else [f"hardware = {_quote(c.hardware)}"]),
         *(
