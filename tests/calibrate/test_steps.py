@@ -128,6 +128,16 @@ def test_steps_of_one_size_are_refused() -> None:
         calibrate_steps(steps, ABOUT, how=HOW)
 
 
+def test_steps_too_alike_for_any_family_are_refused_with_the_way_out() -> None:
+    rows = [Row(query_len=1, context_len=1024 + 8 * (i % 16), phase="decode") for i in range(80)]
+    shapes = [BatchShape.from_rows((row,) * (1 + i % 3)) for i, row in enumerate(rows)]
+    told = model_seconds(shapes)
+    steps = [MeasuredStep(shape=s, start_s=float(i), seconds=told[id(s)]) for i, s in enumerate(shapes)]
+    modelled = Modelled(architecture=read_model("qwen3-8b"), hardware=load_hardware("h200"), cost="model")
+    with pytest.raises(BadInput, match=r"too alike .*--cost none"):
+        calibrate_steps(steps, ABOUT, modelled, how=HOW)
+
+
 def test_too_few_steps_are_refused_with_what_became_of_them() -> None:
     steps = [replace(step, seconds=None) for step in some_steps(3, count=60)]
     with pytest.raises(BadInput, match=r"0 steps can be fitted \(.*time not recorded.*\); expected 8 or more"):

@@ -147,6 +147,24 @@ def test_a_simulated_run_reproduces_itself(tmp_path: Path) -> None:
     assert {row["name"]: row for row in document["figures"]}["requests"]["difference"] > 0
 
 
+def test_a_report_of_a_run_is_no_source_of_its_calibration(tmp_path: Path) -> None:
+    outcome = run_scenario(replace(plain_scenario(), requests=poisson_load(count=40)))
+    folder = write_simulated_run(outcome, tmp_path / "run", {"rules": to_rules(outcome)})
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    done("calibrate", folder, "-o", first)
+    done("explain", folder)
+    assert any((folder / "answers").iterdir())
+    done("calibrate", folder, "-o", second)
+    assert read_calibration(first).source == read_calibration(second).source
+
+
+def test_metrics_of_a_simulated_run_are_simulated(tmp_path: Path) -> None:
+    outcome = run_scenario(plain_scenario())
+    folder = write_simulated_run(outcome, tmp_path / "run", {"rules": to_rules(outcome)})
+    found = json.loads(done("metrics", folder, "-f", "json"))["tables"]["metrics"]
+    assert {row["grade"] for row in found if row["value"] is not None} == {"simulated"}
+
+
 def test_a_real_schedulers_requests_are_read(tmp_path: Path) -> None:
     """Of the recorded vLLM example: A's 1024 shared tokens are B's hit; what is asked is what the README tells."""
     records = [json.loads(line) for line in TRUTH.read_text(encoding="utf-8").splitlines()]

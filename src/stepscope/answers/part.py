@@ -126,6 +126,8 @@ def open_part(
 def _of_steps(store: EventStore, table: StepTable, text: str) -> Selection:
     match = _match_steps(text)
     first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise BadInput(f"--steps {text}: the last step comes before the first. Write --steps {last}:{first}.")
     chosen = [i for i, step in enumerate(table.steps) if first <= step.step_id <= last]
     if not any(table.steps[i].window for i in chosen):
         known = f"0-{table.steps[-1].step_id}" if table.steps else "none"

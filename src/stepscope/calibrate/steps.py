@@ -135,7 +135,14 @@ def _of_families(kept: Sorted, modelled: Modelled) -> Columns:
     if modelled.cost == "none":
         raise BadInput("a cost of 'none' takes no model. Leave `modelled` out.")
     columns = family_columns(kept.shapes, modelled.architecture, modelled.deployment, modelled.hardware, modelled.cost)
-    return _separate(columns, kept.seconds, tie=True)
+    separate = _separate(columns, kept.seconds, tie=True)
+    if not any(_is_family(name) for name in separate.names):
+        raise BadInput(
+            f"the {len(kept.steps)} steps that can be fitted are too alike to tell any family's time from the step's "
+            "fixed cost. Record a load with more spread (other batch sizes, prompts and contexts), or calibrate on "
+            "counts alone (--cost none)."
+        )
+    return separate
 
 
 def _separate(columns: Columns, seconds: Array, *, tie: bool) -> Columns:

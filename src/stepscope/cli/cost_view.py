@@ -39,7 +39,9 @@ def _ridge_section(head: str, document: Mapping[str, Any]) -> Section:
         for name, found in document["ridges"].items()
     )
     grid = Grid(columns=("dtype", ">ridge_peak", ">ridge_effective", "effective from"), rows=rows)
-    return Section(title=head, lines=(*document["notes"], f"ridge used: {document['ridge_used']}"), grid=grid)
+    return Section(
+        title=head, lines=(*document["notes"], f"ridge, in flop per byte; used: {document['ridge_used']}"), grid=grid
+    )
 
 
 def _dense_section(entries: Sequence[Mapping[str, Any]]) -> Section:
@@ -165,8 +167,8 @@ def hardware_sections(documents: Sequence[Mapping[str, Any]]) -> list[Section]:
                 document["name"],
                 basis,
                 show(None if value[0] is None else value[0] / 1e12, 3),
-                show(None if value[1] is None else value[1] / 1e12, 0),
-                show(None if value[2] is None else value[2] / 1e12, 0),
+                _tflops(value[1]),
+                _tflops(value[2]),
                 show(None if value[3] is None else value[3] / 1e9, 0),
                 f"{kernels}{' (borrowed)' if document['is_borrowed'] else ''}",
                 ", ".join(f["figure"] for f in document["figures"] if not f["is_checked"]) or "none",
@@ -174,6 +176,12 @@ def hardware_sections(documents: Sequence[Mapping[str, Any]]) -> list[Section]:
         )
     columns = ("name", "basis", ">TB/s", ">bf16 Tflop/s", ">fp8 Tflop/s", ">link GB/s", "fitted kernels", "not checked")
     return [Section(title="", grid=Grid(columns=columns, rows=tuple(rows)))]
+
+
+def _tflops(flop_per_s: float | None) -> str:
+    """Whole ones of an accelerator, three decimals of a processor: 0 would be a device that computes nothing."""
+    value = None if flop_per_s is None else flop_per_s / 1e12
+    return show(value, 0 if value is None or value >= 10 else 3)
 
 
 def _device_section(document: Mapping[str, Any]) -> Section:

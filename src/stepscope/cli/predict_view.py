@@ -155,7 +155,11 @@ def models_sections(rows: list[dict[str, Any]]) -> list[Section]:
         "kv_bytes_per_token": ">KV B/token (bf16)",
         "max_context_len": ">context",
     }
-    return [Section(title="", grid=_grid(rows, columns))]
+    whole = [
+        row | {"kv_bytes_per_token": int(size) if (size := row["kv_bytes_per_token"]).is_integer() else size}
+        for row in rows
+    ]
+    return [Section(title="", grid=_grid(whole, columns))]
 
 
 def model_sections(document: dict[str, Any]) -> list[Section]:

@@ -151,7 +151,7 @@ def _setup_lines(document: Document) -> list[str]:
         (
             f"scheduler: chunk (max_num_batched_tokens) {rules['max_num_batched_tokens']:,}, max_num_seqs "
             f"{rules['max_num_seqs']:,}, max_model_len {rules['max_model_len']:,}, {rules['num_blocks']:,} blocks of "
-            f"{rules['block_size']} tokens, {mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
+            f"{rules['block_size']} tokens, {mode}, host work {1e3 * rules['host_s']:,.4g} ms a step"
         ),
     ]
     lines += _layout_lines(document)

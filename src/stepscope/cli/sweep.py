@@ -162,9 +162,9 @@ def run(
     typer.echo(f"{output}: {len(results)} cells: {told}. Show them with `stepscope sweep report {output}`.")
     bad = next((r for r in results if r["status"] != "ok"), None)
     if bad is not None:
+        why = "; ".join(bad["reasons"]).removesuffix(".")
         raise CheckFailed(
-            f"{bad['cell']['name']} is {bad['status']}: {'; '.join(bad['reasons'])}. All are in the report; "
-            "--retry-failed runs them again."
+            f"{bad['cell']['name']} is {bad['status']}: {why}. All are in the report; --retry-failed runs them again."
         )
 
 

@@ -31,6 +31,7 @@ from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
 from stepscope.readers.step_log import holds_step_log
 from stepscope.record.step_log import SUFFIX
+from stepscope.report.answers import FOLDER
 from stepscope.simulate.scenario import Outcome, Scenario, run_scenario
 from stepscope.simulate.settings import find_setting, split_setting
 from stepscope.simulate.step_costs import Served
@@ -144,13 +145,19 @@ def _read_steps(run: Path, steps_log: Path | None) -> RecordedSteps:
     if found is None:
         raise BadInput(f"{run}: no engine step is in it. Name a trace with step annotations, or a step log.")
     place = Path(found[0].origin.path)
-    files = [place] if place.is_file() else sorted(path for path in run.rglob("*") if path.is_file())
+    files = [place] if place.is_file() else _recorded_files(run)
     return RecordedSteps(
         steps=steps_of_table(found[1]),
         engine=str(found[0].origin.metadata.get("engine") or NOT_RECORDED),
         engine_version=NOT_RECORDED,
         source=source_of(files, day_of(files)),
     )
+
+
+def _recorded_files(run: Path) -> list[Path]:
+    """A run folder's files without the answers that `explain` keeps in it: they would change the hash."""
+    kept = run / FOLDER
+    return sorted(path for path in run.rglob("*") if path.is_file() and kept not in path.parents)
 
 
 def whatif(

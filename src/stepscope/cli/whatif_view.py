@@ -20,7 +20,7 @@ def whatif_sections(document: Document) -> list[Section]:
         (
             f"as recorded: max_num_batched_tokens {rules['max_num_batched_tokens']:,}, max_num_seqs "
             f"{rules['max_num_seqs']:,}, {rules['num_blocks']:,} blocks of {rules['block_size']} tokens, "
-            f"{mode}, host work {1e3 * rules['host_s']:.3g} ms a step"
+            f"{mode}, host work {1e3 * rules['host_s']:,.4g} ms a step"
         ),
         *document["notes"],
     )

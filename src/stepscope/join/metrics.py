@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stepscope.batch import BatchShape
+    from stepscope.evidence import Grade
     from stepscope.join.sources import Sources
     from stepscope.readers.clients.record import ClientResult
     from stepscope.readers.forward_metrics import ForwardMetrics
@@ -71,7 +72,7 @@ def _over_time(figure: str, mean: TimeMean) -> FigureRow:
     )
 
 
-def _per_step(source: str, clock: str, shapes: Iterable[BatchShape]) -> list[FigureRow]:
+def _per_step(source: str, clock: str, shapes: Iterable[BatchShape], grade: Grade = "derived") -> list[FigureRow]:
     """The three figures per step, over steps that ran tokens."""
     ran = [shape for shape in shapes if shape.num_scheduled_tokens != 0 and shape.phase != "empty"]
     parts: dict[str, list[float]] = {
@@ -88,6 +89,7 @@ def _per_step(source: str, clock: str, shapes: Iterable[BatchShape]) -> list[Fig
             clock=clock,
             window=window,
             bounds=None,
+            grade=grade,
             count=len(values),
         )
         for figure, values in parts.items()
@@ -100,7 +102,9 @@ def _trace_rows(sources: Sources) -> list[FigureRow]:
     table = next((table for _, table in sources.ranks if table.counted), None)
     if table is None:
         return []
-    return _per_step("trace", "worker", [step.boundary.shape for step in table.counted])
+    is_simulated = all(step.boundary.grade == "simulated" for step in table.counted)
+    shapes = [step.boundary.shape for step in table.counted]
+    return _per_step("trace", "worker", shapes, "simulated" if is_simulated else "derived")
 
 
 def _log_rows(records: Sequence[LogRecord]) -> list[FigureRow]:

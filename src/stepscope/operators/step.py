@@ -69,7 +69,8 @@ def step_operators(
     if rows.max_kv_len > limit:
         raise BadInput(
             f"{architecture.name}: a row reaches {rows.max_kv_len} tokens, the model's limit is {limit}. "
-            "Shorten the context, or raise the limit with --max-model-len if the engine runs with rope scaling."
+            "Shorten the context, or raise the limit if the engine runs with rope scaling (--max-model-len; "
+            "max_model_len in a sweep's plan)."
         )
     operators: list[Operator] = []
     model = LayerContext(architecture=architecture, deployment=deployment, rows=rows)

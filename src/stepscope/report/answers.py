@@ -21,7 +21,7 @@ from stepscope.store.run import content_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FOLDER = "answers"
+FOLDER = "answers"  # of a run folder: kept, no part of the recording
 _KEPT = 8
 
 
@@ -60,7 +60,7 @@ def find_answer(run: Path, catalogs: Sequence[Path], device: str | None) -> Kept
     asked = (content_of(run), str(run), stepscope.__version__, _program(), device or "")
     for text in (*asked, *(_text(path) for path in catalogs)):
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    return KeptAnswer(path=run / _FOLDER / f"{digest.hexdigest()[:32]}.json")
+    return KeptAnswer(path=run / FOLDER / f"{digest.hexdigest()[:32]}.json")
 
 
 def _program() -> str:

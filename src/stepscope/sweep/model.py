@@ -61,4 +61,5 @@ def deployment_of(plan: Plan) -> Deployment:
         fusion=held.fusion,
         router=Router(skew=held.router_skew),
         is_eager=held.enforce_eager,
+        max_model_len=held.max_model_len,
     )
