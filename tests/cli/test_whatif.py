@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,15 @@ def test_metrics_of_a_simulated_run_are_simulated(tmp_path: Path) -> None:
     folder = write_simulated_run(outcome, tmp_path / "run", {"rules": to_rules(outcome)})
     found = json.loads(done("metrics", folder, "-f", "json"))["tables"]["metrics"]
     assert {row["grade"] for row in found if row["value"] is not None} == {"simulated"}
+
+
+def test_a_comparison_with_a_simulated_run_is_simulated(tmp_path: Path) -> None:
+    outcome = run_scenario(plain_scenario())
+    folder = write_simulated_run(outcome, tmp_path / "run", {"rules": to_rules(outcome)})
+    document = json.loads(done("compare", folder, folder, "-f", "json"))
+    grades = set(re.findall(r'"grade": "(\w+)"', json.dumps(document)))
+    assert "simulated" in grades
+    assert grades <= {"simulated", "refused"}
 
 
 def test_a_real_schedulers_requests_are_read(tmp_path: Path) -> None:

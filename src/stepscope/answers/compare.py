@@ -60,7 +60,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two captures side by side. `families`: of the whole captures, only where no step matched."""
+    """Two captures side by side.
+
+    `families`: of the whole captures, only where no step matched. `is_simulated`: one of the two was not recorded.
+    """
 
     source_a: str
     source_b: str
@@ -71,6 +74,7 @@ class Comparison:
     families: tuple[WholeFamily, ...]
     causes: Causes
     verdict: Verdict
+    is_simulated: bool = False
 
 
 def compare(a: Account, b: Account, *, kv_tolerance: float = KV_TOLERANCE) -> Comparison:
@@ -90,6 +94,7 @@ def compare(a: Account, b: Account, *, kv_tolerance: float = KV_TOLERANCE) -> Co
         families=() if workloads else rank_families(a, b),
         causes=find_causes(matched, differences),
         verdict=find_verdict(differences, [c.conclusion for c in workloads]),
+        is_simulated=any(rank.store.is_simulated for account in (a, b) for rank in account.ranks),
     )
 
 

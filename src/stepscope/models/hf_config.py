@@ -68,6 +68,8 @@ def from_hf_config(raw: dict[str, Any], *, name: str, source: str = "config.json
         BadInput: an unknown family, or a key that its family needs is missing.
     """
     keys = ConfigKeys(raw, source, tuple(FAMILIES))
+    if "model_type" not in raw and "text_config" not in raw:
+        raise BadInput(f"{source}: it names no model_type, so it is no model's config.json. Name the checkpoint's.")
     rule = FAMILIES.get(keys.model_type)
     if rule is None:
         raise BadInput(

@@ -28,8 +28,8 @@ Document = dict[str, Any]
 
 
 def to_comparison_document(comparison: Comparison) -> Document:
-    """Every fact of a comparison."""
-    return {
+    """Every fact of a comparison; with a simulated run no number is more than simulated."""
+    document: Document = {
         "schema": SCHEMA,
         "version": stepscope.__version__,
         "a": comparison.source_a,
@@ -62,6 +62,18 @@ def to_comparison_document(comparison: Comparison) -> Document:
         ],
         "families": [_whole(family) for family in comparison.families],
         "messages": _messages(comparison),
+    }
+    return _as_simulated(document) if comparison.is_simulated else document
+
+
+def _as_simulated(part: Any) -> Any:
+    if isinstance(part, list):
+        return [_as_simulated(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: "simulated" if key == "grade" and value not in (None, "refused") else _as_simulated(value)
+        for key, value in part.items()
     }
 
 
