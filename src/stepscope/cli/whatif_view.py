@@ -75,9 +75,10 @@ def _changed(document: Document) -> Section:
 def calibration_sections(document: Document) -> list[Section]:
     """What was fitted, how well, and what was left out."""
     held = document["held_out"]
-    where = document["hardware"] or "hardware that nobody named"
+    where = f"on {document['hardware']}" if document["hardware"] else "(device not named)"
+    model = "model not named" if document["model"] == "not named" else document["model"]
     lines = [
-        f"{document['model']} on {where}, cost {document['cost']}; {document['num_draws']} refits kept for intervals",
+        f"{model} {where}, cost {document['cost']}; {document['num_draws']} refits kept for intervals",
         f"fitted to {', '.join(document['source']['files'])} ({document['source']['date']})",
         *(
             f"unseen steps, {name}: {100 * part['median']:.1f} % off in the median, {100 * part['p90']:.1f} % in one "
