@@ -126,12 +126,11 @@ def open_part(
 def _of_steps(store: EventStore, table: StepTable, text: str) -> Selection:
     match = _match_steps(text)
     first, last = int(match[1]), int(match[2] or match[1])
-    if last < first:
-        raise BadInput(f"--steps {text}: the last step comes before the first. Write --steps {last}:{first}.")
     chosen = [i for i, step in enumerate(table.steps) if first <= step.step_id <= last]
     if not any(table.steps[i].window for i in chosen):
         known = f"0-{table.steps[-1].step_id}" if table.steps else "none"
-        raise BadInput(f"--steps {text}: no such step in {store.origin.path}. Steps that are there: {known}.")
+        why = "the last step comes before the first" if last < first else f"no such step in {store.origin.path}"
+        raise BadInput(f"--steps {text}: {why}. Steps that are there: {known}.")
     boundaries = [step.boundary for step in table.steps]
     windows = [window for i in chosen if (window := table.steps[i].window)]
     before = boundaries[chosen[0] - 1].end_ns if chosen[0] else min(windows[0][0], boundaries[chosen[0]].start_ns)
