@@ -8,7 +8,7 @@ no prediction: what takes its place is not in it. `judge` holds a comparison of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stepscope.answers.findings import find_findings
 from stepscope.answers.lateness import total_balance_ns
@@ -170,7 +170,21 @@ def _rank_of(account: Account, finding: Finding) -> RankAccount:
     return next((rank for rank in account.ranks if rank.rank == finding.rank), account.ranks[0])
 
 
-def judge(hypothesis: Hypothesis, comparison: Comparison) -> Judged:
+class Bounded(Protocol):
+    """What a comparison is held against: a hypothesis of today, or one that a ledger keeps."""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that it is of; None: all."""
+        ...
+
+    @property
+    def bound_per_step_ns(self) -> int | None:
+        """The most that a step can become shorter."""
+        ...
+
+
+def judge(hypothesis: Bounded, comparison: Comparison) -> Judged:
     """Hold the measured change against the bound, over all workloads that both runs have.
 
     A test changes something on purpose, so that the runs' paths may differ: that alone refuses nothing here.

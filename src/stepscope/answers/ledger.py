@@ -44,6 +44,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     trials: tuple[Trial, ...] = ()
 
     @property
+    def bound_per_step_ns(self) -> int | None:
+        """None where no step was marked."""
+        return self.bound_ns // self.num_steps if self.num_steps else None
+
+    @property
     def status(self) -> str:
         """Of the last trial; open without one."""
         return self.trials[-1].status if self.trials else "open"

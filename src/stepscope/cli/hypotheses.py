@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.answers.compare import compare
-from stepscope.answers.hypotheses import Hypothesis, find_hypotheses, judge
-from stepscope.answers.ledger import Entry, Ledger, read_ledger, to_trial
+from stepscope.answers.hypotheses import find_hypotheses, judge
+from stepscope.answers.ledger import Ledger, read_ledger, to_trial
 from stepscope.cli.options import CatalogFiles, Output, read_account, write_result
 from stepscope.cli.predict_view import write_view
 from stepscope.cli.tabular import TableFormat, TableFormatOption, to_json
@@ -57,21 +57,7 @@ def hypotheses(
 def _tested(kept: Ledger, name: str, runs: tuple[str, str], catalog: list[Path] | None) -> Ledger:
     entry = kept.find(name)
     a, b = (read_account(run, catalog) for run in runs)
-    return kept.with_trial(entry, to_trial(*runs, judge(_hypothesis(entry), compare(a, b))))
-
-
-def _hypothesis(entry: Entry) -> Hypothesis:
-    return Hypothesis(
-        id=entry.id,
-        finding=entry.finding,
-        rank=entry.rank,
-        change=entry.statement,
-        basis=entry.basis,
-        bound_ns=entry.bound_ns,
-        span_ns=entry.span_ns,
-        num_steps=entry.num_steps,
-        tests=entry.tests,
-    )
+    return kept.with_trial(entry, to_trial(*runs, judge(entry, compare(a, b))))
 
 
 def _sections(document: dict[str, Any]) -> list[Section]:

@@ -6,7 +6,6 @@ import json
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import BadInput
 from stepscope.models.hf_config import from_hf_config, load_config
 from stepscope.models.parallel import ParallelPlan
 from stepscope.operators.deployment import Deployment
@@ -40,14 +39,6 @@ def read_architecture(model: str) -> Architecture:
     """
     raw, name = load_model_config(model)
     return from_hf_config(raw, name=name, source=f"{name}'s config.json")
-
-
-def find_architecture(model: str) -> Architecture | None:
-    """The same, or None where an engine knows the model and we do not."""
-    try:
-        return read_architecture(model)
-    except BadInput:
-        return None
 
 
 def deployment_of(plan: Plan) -> Deployment:
